@@ -190,7 +190,7 @@ static int check_json(const struct bench *b, struct err *e)
 
 static int open_all(struct bench *b, struct err *e)
 {
-    const struct kernel *eager[REGION_NODES];
+    const struct kernel *eager[REGION_LOCAL];
     if (check_json(b, e))
         return -1;
     b->model = model_open(b->config.engine_model, false, NULL, NULL, e);
@@ -199,7 +199,7 @@ static int open_all(struct bench *b, struct err *e)
     b->plan = plan_build(&b->model->shape);
     for (int r = 0; r < REGION_COUNT; r++)
         eager[r] = b->ops->eager(b->backend, (enum region)r);
-    for (int r = REGION_COUNT; b->ops->span && r < REGION_NODES; r++)
+    for (int r = REGION_COUNT; b->ops->span && r < REGION_LOCAL; r++)
         eager[r] = b->ops->span(b->backend, (enum region)r);
     for (int s = 0; s < SETS; s++)
         b->table[s] = b->ops->span ? dispatch_open_spans(eager) : dispatch_open(eager);

@@ -245,7 +245,7 @@ static void add_costs(const struct bench *b, const struct work *w, struct result
         k.rows = w->chunk ? at + n == w->context : w->sequences;
         plan_walk(b->plan, k.rows, 0, add_node, &k, NULL);
     }
-    for (int r = REGION_COUNT; r < REGION_NODES; r++)
+    for (int r = REGION_COUNT; r < REGION_LOCAL; r++)
         for (int i = 0; i < region_info((enum region)r)->parts; i++) {
             const struct region_time *part = &out->region[region_info((enum region)r)->part[i]];
             add_cost(&out->region[r].cost, &part->cost);

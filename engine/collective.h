@@ -20,6 +20,10 @@
 #include "config/err.h"
 
 struct collective;
+struct reduce_area; /* kernels/args.h */
+
+/* Areas for kernels of reduce: of the steps themselves, and of kernels on trial beside them. */
+enum reduce_use { REDUCE_STEPS, REDUCE_TRIALS, REDUCE_USES };
 
 struct collective_ops {
     const char *name; /* "shm", "nccl", "host" */
@@ -33,6 +37,8 @@ struct collective_ops {
     /* out[r * n + i] = rank r's in[i]: n floats of each rank, in their order. */
     int (*all_gather)(struct collective *c, const float *in, float *out, int64_t n, void *stream,
                       struct err *e);
+    /* Optional: this rank's view of an area; it lives as long as the collective. NULL: none. */
+    struct reduce_area *(*area)(struct collective *c, enum reduce_use use);
     /* Returns when every rank has called it. Host threads; not while a stream is captured. */
     int (*barrier)(struct collective *c, struct err *e);
     /* NULL, or why the world is over. Any thread. */
@@ -47,6 +53,7 @@ enum { RANKS_ID = 192 };
 /* How the ranks of a backend come to have a collective. */
 struct ranks_ops {
     bool many_hosts; /* they may be on several */
+    bool reduces;    /* `reduce` is a slot of theirs, and has an eager kernel */
     bool searched; /* a specializer may exchange their kernels: what it asks of the backend between
                       two steps (benches, checks) waits for no other rank */
     /* Rank 0, before any opens: what they will find each other by. `shared`: some of them have the

@@ -4,7 +4,7 @@
  * One process probes kernel after kernel (a context takes a quarter of a second to make, and steps
  * of the server beside it notice), so everything that a kernel could have touched is made anew for
  * each: memory is poisoned and filled again, its code is unloaded, and what judges it shows that it
- * still does. The device is worked on in turns, as few and as full as possible: what delays a step
+ * still does. The device is worked on in slices, as few and as full as possible: what delays a step
  * of the server is each change from its context to this one, hardly how short the work is.
  *
  * For backends whose kernels cannot be run by a sealed process of the CPU
@@ -23,8 +23,8 @@ struct device_probe;
 struct device_session;
 
 /* When the device may be worked on. All NULL: always. */
-struct device_turns {
-    void (*begin)(void *ctx); /* returns when a turn is under way that is not over */
+struct device_slices {
+    void (*begin)(void *ctx); /* returns when a slice is under way that is not over */
     bool (*over)(void *ctx);  /* it has lasted long enough */
     void (*end)(void *ctx);   /* nothing of ours is on the device; nothing if none is under way */
     void *ctx;
@@ -67,11 +67,11 @@ enum device_verdict { DEVICE_OK, DEVICE_FAULT, DEVICE_ERROR };
 struct device_probe_ops {
     /* Once a process: a context, and what is the same for every kernel. Never ended but with the
      * process. */
-    struct device_session *(*start)(const struct device_turns *turns, struct err *err);
+    struct device_session *(*start)(const struct device_slices *slices, struct err *err);
     /* Loads the kernel; one at a time. NULL: *verdict and err say why. */
     struct device_probe *(*open)(struct device_session *s, const struct device_probe_options *o,
                                  enum device_verdict *verdict, struct err *err);
-    /* As many of n cases as fit into a turn, at least one. *done: outcomes that are there, of the
+    /* As many of n cases as fit into a slice, at least one. *done: outcomes that are there, of the
      * first cases; with another verdict than DEVICE_OK the case *failed is the reason. After
      * DEVICE_FAULT or DEVICE_ERROR the probe is good for nothing but close(). */
     enum device_verdict (*run)(struct device_probe *p, const struct device_case *c, int n,

@@ -28,7 +28,7 @@ struct dispatch {
     int behind; /* steps that may be under way at a boundary */
     int slots;
     int first[REGION_NODES]; /* index of the region's first slot */
-    int nodes;               /* REGION_NODES, or REGION_COUNT where spans have no slots */
+    uint32_t regions;        /* those that have slots here, as bits */
     int32_t *told;           /* [slots] numbers of the kernels that were latched last */
     struct slot slot[];
 };
@@ -82,17 +82,28 @@ static void slot_init(struct slot *s, enum region r, int index, const struct ker
         snprintf(s->name, sizeof s->name, "%s/m%d", region_name(r), s->m);
 }
 
-static struct dispatch *open_nodes(const struct kernel *const *eager, int nodes)
+enum {
+    ALONE = (1 << REGION_COUNT) - 1,
+    SPANS = (1 << REGION_LOCAL) - 1 - ALONE,
+    RANKS = 1 << REGION_REDUCE
+};
+
+static bool has(const struct dispatch *d, int r)
+{
+    return r < REGION_NODES && (d->regions >> r & 1);
+}
+
+static struct dispatch *open_regions(const struct kernel *const *eager, uint32_t regions)
 {
     int total = 0;
-    for (int r = 0; r < nodes; r++)
+    for (int r = 0; r < REGION_NODES; r++)
         total += region_slots((enum region)r);
     struct dispatch *d = xcalloc(1, sizeof *d + (size_t)total * sizeof d->slot[0]);
     atomic_init(&d->idle, 1);
-    d->nodes = nodes;
-    for (int r = 0; r < nodes; r++) {
+    d->regions = regions;
+    for (int r = 0; r < REGION_NODES; r++) {
         d->first[r] = d->slots;
-        for (int i = 0; i < region_slots((enum region)r); i++)
+        for (int i = 0; has(d, r) && i < region_slots((enum region)r); i++)
             slot_init(&d->slot[d->slots++], (enum region)r, i, eager[r]);
     }
     return d;
@@ -100,12 +111,23 @@ static struct dispatch *open_nodes(const struct kernel *const *eager, int nodes)
 
 struct dispatch *dispatch_open(const struct kernel *const eager[REGION_COUNT])
 {
-    return open_nodes(eager, REGION_COUNT);
+    return open_regions(eager, ALONE);
 }
 
-struct dispatch *dispatch_open_spans(const struct kernel *const eager[REGION_NODES])
+struct dispatch *dispatch_open_spans(const struct kernel *const eager[REGION_LOCAL])
 {
-    return open_nodes(eager, REGION_NODES);
+    return open_regions(eager, ALONE | SPANS);
+}
+
+struct dispatch *dispatch_open_ranks(const struct kernel *const eager[REGION_NODES])
+{
+    return open_regions(eager, ALONE | RANKS);
+}
+
+struct dispatch *dispatch_open_names(void)
+{
+    const struct kernel *const none[REGION_NODES] = {0};
+    return open_regions(none, ALONE | SPANS | RANKS);
 }
 
 void dispatch_close(struct dispatch *d)
@@ -132,7 +154,7 @@ struct slot *dispatch_slot_at(struct dispatch *d, int i)
 struct slot *dispatch_slot(struct dispatch *d, enum region r, int m, int context)
 {
     int i = m_bucket_of(m);
-    if ((int)r >= d->nodes || (region_info(r)->parts && !region_spans(r, m)))
+    if (!has(d, r) || (region_info(r)->parts && !region_spans(r, m)))
         return NULL;
     if (r == REGION_ATTN)
         i = i * CONTEXT_BUCKETS + context_bucket_of(context);
@@ -143,7 +165,7 @@ uint32_t dispatch_whole(struct dispatch *d, int m, const struct slot *override_s
                         const struct kernel *override)
 {
     uint32_t whole = 0;
-    for (int r = REGION_COUNT; r < d->nodes; r++) {
+    for (int r = REGION_COUNT; r < REGION_LOCAL; r++) {
         const struct slot *slot = dispatch_slot(d, (enum region)r, m, 0);
         const struct kernel *k = slot ? slot_kernel(slot) : NULL;
         if (slot && override && slot == override_slot)

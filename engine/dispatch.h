@@ -69,15 +69,19 @@ struct dispatch;
 struct dispatch *dispatch_open(const struct kernel *const eager[REGION_COUNT]);
 /* With slots for spans of regions too: eager[r] of a span stands for its parts, each with the
  * kernel of its own slot. */
-struct dispatch *dispatch_open_spans(const struct kernel *const eager[REGION_NODES]);
+struct dispatch *dispatch_open_spans(const struct kernel *const eager[REGION_LOCAL]);
+/* Of a rank of several: no spans, but slots for reduce. */
+struct dispatch *dispatch_open_ranks(const struct kernel *const eager[REGION_NODES]);
+/* All slots that any engine has, for their names: there are no kernels in them. */
+struct dispatch *dispatch_open_names(void);
 void dispatch_close(struct dispatch *d);
 /* From now on a step may be under way when the next begins (before any step). */
 void dispatch_pipelined(struct dispatch *d);
 
 int dispatch_slots(const struct dispatch *d);
 struct slot *dispatch_slot_at(struct dispatch *d, int i);
-/* The slot for m tokens and a longest context of `context` positions. NULL: a span's, of which
- * there are none here or none for so many tokens. Any thread. */
+/* The slot for m tokens and a longest context of `context` positions. NULL: a span's or reduce's,
+ * of which there are none here or none for so many tokens. Any thread. */
 struct slot *dispatch_slot(struct dispatch *d, enum region r, int m, int context);
 /* The spans that steps of m tokens run as one kernel, as bits, if `override` were in its slot. Any
  * thread. */

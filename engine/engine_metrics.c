@@ -53,11 +53,13 @@ static int count_node(void *ctx, const struct plan_node *n, struct err *err)
     struct engine *e = l->e;
     int m = region_m(n->region, l->step->m, l->step->rows);
     struct slot *slot = dispatch_slot(e->dispatch, n->region, m, l->step->context);
-    const struct kernel *k = slot_kernel(slot);
     (void)err;
+    if (!slot)
+        return 0; /* ranks meet there, but have no kernels for it */
+    const struct kernel *k = slot_kernel(slot);
     if (l->override && e->canary->slot == slot)
         k = l->override;
-    if (n->layer == 0)
+    if (n->layer == 0 && plan_node_turn(n) == 0)
         atomic_fetch_add(&e->stats.launches[n->region][k->origin],
                          (uint64_t)region_runs(n->region, e->model->shape.layers));
     return 0;

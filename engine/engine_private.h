@@ -195,6 +195,7 @@ const struct backend_ops *engine_choose_backend(const char *wish, struct err *er
 int engine_ranks_open(struct engine *e, const struct rank_place *place, struct err *err);
 struct model *engine_ranks_model(struct engine *e, model_progress_fn *progress, struct err *err);
 void engine_ranks_ops(struct engine *e, struct backend_options *o);
+struct dispatch *engine_ranks_table(const struct backend_ops *ops, struct backend *b);
 int engine_ranks_agree(struct engine *e, struct backend_options *o, struct err *err);
 int engine_ranks_step(struct engine *e, const struct step *s, struct slot *slot,
                       const struct kernel *override, struct err *err);

@@ -52,6 +52,18 @@ static bool searched(const struct backend_ops *ops)
     return ops->ranks && ops->ranks->searched;
 }
 
+/* The same slots on all ranks, whatever their numbers. */
+struct dispatch *engine_ranks_table(const struct backend_ops *ops, struct backend *b)
+{
+    bool reduces = ops->ranks->reduces;
+    const struct kernel *eager[REGION_NODES];
+    for (int r = 0; r < REGION_COUNT; r++)
+        eager[r] = ops->eager(b, (enum region)r);
+    if (reduces)
+        eager[REGION_REDUCE] = ops->eager(b, REGION_REDUCE);
+    return reduces ? dispatch_open_ranks(eager) : dispatch_open(eager);
+}
+
 static uint64_t mix(uint64_t h, int64_t v)
 {
     for (int i = 0; i < 8; i++)
@@ -91,7 +103,7 @@ static uint64_t shape_of(const struct model *m, enum region r)
         return mix_weight(h, &m->head);
     for (int32_t i = 0; i < s->layers; i++) {
         const struct layer *l = &m->layer[i];
-        const struct weight *w[REGION_COUNT][3] = {
+        const struct weight *w[REGION_NODES][3] = {
             [REGION_ATTN_IN] = {&l->wq, &l->wk, &l->wv},
             [REGION_ATTN_OUT] = {&l->wo},
             [REGION_MLP_IN] = {&l->gate, &l->up},
@@ -113,7 +125,7 @@ static struct wire_part part_of(const struct model *m, const struct backend_ops 
         ops->ranks->device(p.device, sizeof p.device);
     if (ops->kv_room)
         p.kv_room = ops->kv_room(m, o, &p.page_bytes);
-    for (int r = 0; r < REGION_COUNT; r++)
+    for (int r = 0; r < REGION_NODES; r++)
         p.shape[r] = shape_of(m, (enum region)r);
     return p;
 }
@@ -205,7 +217,7 @@ static const char *broken_anywhere(struct backend *b, const struct kernel *k)
     return here ? here : ranks_broke(e->ranks, k->number);
 }
 
-/* Steps run no spans: a kernel of one adds the residual, which is not every rank's to add. */
+/* Steps run no spans: a kernel of one adds the residual, which is reduce's to add. */
 void engine_ranks_ops(struct engine *e, struct backend_options *o)
 {
     o->texts = false;
@@ -315,10 +327,7 @@ static int follower_backend(struct follower *f, struct err *err)
     o.collective = ranks_collective(f->ranks, f->ops, &setup, err);
     if (!o.collective || !(f->backend = f->ops->open(f->model, &o, err)))
         return -1;
-    const struct kernel *eager[REGION_NODES];
-    for (int r = 0; r < REGION_COUNT; r++)
-        eager[r] = f->ops->eager(f->backend, (enum region)r);
-    f->dispatch = dispatch_open(eager);
+    f->dispatch = engine_ranks_table(f->ops, f->backend);
     f->ops->set_dispatch(f->backend, f->dispatch);
     f->limits = (struct wire_limits){.max_tokens = o.max_tokens,
                                      .max_rows = o.max_rows,

@@ -11,7 +11,7 @@
 
 /* How far the runs of a job are; all zero at first. */
 struct pairs {
-    int32_t turn; /* runs done */
+    int32_t runs; /* done */
     bool warm;
     float ns[4]; /* A B B A */
 };

@@ -27,7 +27,7 @@ static const struct region_info info[] = {
     [REGION_HEAD] = {"head", .once = true, .rows = true, .matrix = true, .x = 0, .y = 0},
     [REGION_MLP] = {"mlp", .matrix = true, .x = 1, .y = 0, .ahead = 1, .parts = 2, .m_most = 16,
                     .part = {REGION_MLP_IN, REGION_MLP_OUT}},
-    [REGION_REDUCE] = {"reduce"},
+    [REGION_REDUCE] = {"reduce", .twice = true},
     [REGION_GATHER] = {"gather", .once = true, .rows = true},
 };
 _Static_assert(sizeof info / sizeof *info == REGION_PLANNED, "every region and span has a row");
@@ -43,7 +43,7 @@ static void add_node(struct plan *p, enum region r, int32_t layer, enum region o
 
 struct plan *plan_build_ranks(const struct model_shape *shape, int32_t world)
 {
-    const enum region reduce = (enum region)REGION_REDUCE, gather = (enum region)REGION_GATHER;
+    const enum region gather = (enum region)REGION_GATHER;
     struct plan *p = xmalloc(sizeof *p);
     p->nodes = 0;
     p->node = xcalloc((size_t)shape->layers * (PER_LAYER + 2) + 3, sizeof *p->node);
@@ -53,7 +53,7 @@ struct plan *plan_build_ranks(const struct model_shape *shape, int32_t world)
             enum region r = layer_regions[i];
             add_node(p, r, l, r);
             if (world > 1 && (r == REGION_ATTN_OUT || r == REGION_MLP_OUT))
-                add_node(p, reduce, l, r);
+                add_node(p, REGION_REDUCE, l, r);
         }
     add_node(p, REGION_HEAD, 0, REGION_HEAD);
     if (world > 1)
@@ -76,7 +76,7 @@ void plan_free(struct plan *p)
 /* The span in `whole` that stands for node i and those behind it, or the node's own region. */
 static enum region spanned(const struct plan *p, int32_t i, uint32_t whole)
 {
-    for (int r = REGION_COUNT; r < REGION_NODES; r++) {
+    for (int r = REGION_COUNT; r < REGION_LOCAL; r++) {
         bool here = (whole >> r & 1) && i + info[r].parts <= p->nodes;
         for (int k = 0; here && k < info[r].parts; k++)
             here = p->node[i + k].region == info[r].part[k] &&
@@ -144,7 +144,12 @@ int region_parse(const char *name)
 
 int32_t region_runs(enum region r, int32_t layers)
 {
-    return info[r].once ? 1 : layers;
+    return info[r].once ? 1 : info[r].twice ? 2 * layers : layers;
+}
+
+int32_t plan_node_turn(const struct plan_node *n)
+{
+    return n->region == REGION_REDUCE && n->of == REGION_MLP_OUT;
 }
 
 int32_t region_m(enum region r, int32_t m, int32_t rows)
@@ -264,6 +269,10 @@ struct region_cost plan_cost(const struct model *model, enum region r, int layer
         add_linear(&c, &l->up, m);
         add_linear(&c, &l->down, m);
         c.activation_bytes = m * 2 * (int64_t)s->hidden * 4;
+        break;
+    case REGION_REDUCE: /* each rank's numbers and the residual are read, the result is written */
+        c.activation_bytes = m * (model->shard.world + 2) * (int64_t)s->hidden * 4;
+        c.flops = m * model->shard.world * (int64_t)s->hidden;
         break;
     }
     return c;

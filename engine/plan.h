@@ -14,20 +14,22 @@
 #include "config/err.h"
 #include "engine/model.h"
 
-/* Nodes that only plans of several ranks have: no slot and no kernel, but a collective
- * (collective.h) that puts together what the region before it left on each rank.
- *   reduce  y = the sum of all ranks' y, of attn_out and of mlp_out. The residual is in rank 0's
- *           alone: its kernels add it as ever, the others' add zeros, so nothing else adds it
- *   gather  logits of all tokens, out of each rank's rows of the head */
-enum { REGION_REDUCE = REGION_NODES, REGION_GATHER, REGION_PLANNED };
+/* A plan of several ranks has two kinds of nodes more, which put together what the region before
+ * them left on each rank.
+ *   reduce  (kernels/args.h) the residual stream out of all ranks' attn_out or mlp_out, which add
+ * no residual there: it does gather  logits of all tokens, out of each rank's rows of the head. No
+ * slot and no kernel, but a collective (collective.h) */
+enum { REGION_GATHER = REGION_NODES, REGION_PLANNED };
 
 /* What holds of a region whatever the model's shape. */
 struct region_info {
     const char *name;
-    bool once;   /* once a step, as layer 0; the others once in every layer */
-    bool rows;   /* runs on the rows that need logits, and not at all where there are none */
-    bool matrix; /* reads weights that an earlier kernel may fetch ahead */
-    int8_t x, y; /* which of the two buffers of the residual stream it reads, and which it writes */
+    bool once;    /* once a step, as layer 0; the others once in every layer */
+    bool twice;   /* or twice */
+    bool rows;    /* runs on the rows that need logits, and not at all where there are none */
+    bool matrix;  /* reads weights that an earlier kernel may fetch ahead */
+    int8_t x, y;  /* which of the two buffers of the residual stream it reads, and which it writes;
+                     of reduce, those of the region whose results it puts together */
     int8_t ahead; /* while it runs, the weights of the ahead-th later node with a matrix may be
                      fetched; 0: none */
     /* A span: one kernel may stand for these neighbours of a layer, in steps of up to m_most
@@ -39,19 +41,22 @@ struct region_info {
 const struct region_info *region_info(enum region r);
 const char *region_name(enum region r); /* "attn_in" */
 int region_parse(const char *name);     /* enum region, or -1 */
-/* How often it runs in a step of a model with so many layers. */
+/* How often it runs in a step of a model with so many layers (reduce: of several ranks). */
 int32_t region_runs(enum region r, int32_t layers);
 /* Its m in a step of m tokens that needs the logits of `rows`. */
 int32_t region_m(enum region r, int32_t m, int32_t rows);
 
 struct plan_node {
-    enum region region; /* or REGION_REDUCE, REGION_GATHER */
+    enum region region; /* or REGION_GATHER */
     int32_t layer;      /* 0 for embed and head */
-    enum region of;     /* of those two: the region whose results they put together */
+    enum region of;     /* of reduce and gather: whose results they put together; else itself */
 };
 
 /* Whether r is a span that steps of m tokens may have a kernel for. */
 bool region_spans(enum region r, int32_t m);
+
+/* Which of a layer's runs of its region a node is: mlp_out's reduce is 1, all else 0. */
+int32_t plan_node_turn(const struct plan_node *n);
 
 /* The order of a step: whoever runs one, in whatever way, walks these nodes. */
 struct plan {

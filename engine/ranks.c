@@ -129,7 +129,7 @@ int ranks_tell_all(struct ranks *r, enum link_kind kind, const void *data, size_
 static void compare_shapes(struct ranks *r, const struct wire_part *own,
                            const struct wire_part *part, int32_t rank)
 {
-    for (int k = 0; k < REGION_COUNT; k++)
+    for (int k = 0; k < REGION_NODES; k++)
         if (own->shape[k] != part->shape[k] && !r->unequal[k])
             r->unequal[k] = rank;
 }

@@ -236,7 +236,7 @@ int64_t ranks_version(struct ranks *r, int32_t rank)
 
 int32_t ranks_unequal(const struct ranks *r, enum region region)
 {
-    return region < REGION_COUNT ? r->unequal[region] : 0;
+    return r->unequal[region];
 }
 
 /* ---- another rank --------------------------------------------------------------------------- */

@@ -46,7 +46,7 @@ struct ranks {
     struct link_message step;
     pthread_mutex_t send; /* held while a message goes out: to all others, or to rank 0 */
     struct rank_kernels kernels;
-    int32_t unequal[REGION_COUNT];
+    int32_t unequal[REGION_NODES];
     int64_t steps, version; /* of the last step sent or received, and of its table */
     _Atomic int64_t version_of[SHARD_WORLD_MAX];
 

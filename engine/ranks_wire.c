@@ -188,7 +188,7 @@ int wire_read_kernel(const char *data, size_t n, struct wire_kernel *k, const ch
     if (n < sizeof *k)
         return err_set(err, "a kernel of %zu bytes", n);
     memcpy(k, data, sizeof *k);
-    if (k->number < 1 || k->region < 0 || k->region >= REGION_COUNT || k->origin < ORIGIN_EAGER ||
+    if (k->number < 1 || k->region < 0 || k->region >= REGION_NODES || k->origin < ORIGIN_EAGER ||
         k->origin > ORIGIN_RESTORED || k->pad)
         return err_set(err, "kernel %d of region %d, origin %d", k->number, k->region, k->origin);
     if (!ends(k->id, sizeof k->id) || !ends(k->name, sizeof k->name) ||

@@ -33,7 +33,7 @@ struct wire_part {
     char backend[16];
     char device[48];              /* the same for ranks that share one; empty: not known */
     int64_t kv_room, page_bytes;  /* bytes of its device for pages (0: any number), and of a page */
-    uint64_t shape[REGION_COUNT]; /* by region: the same where ranks can run the same kernel */
+    uint64_t shape[REGION_NODES]; /* by region: the same where ranks can run the same kernel */
 };
 /* LINK_SET_UP */
 struct wire_setup {

@@ -13,6 +13,7 @@
 
 #ifdef __CUDACC_RTC__
 typedef signed int int32_t;
+typedef unsigned int uint32_t;
 typedef long long int64_t;
 typedef unsigned long long uint64_t;
 #else
@@ -31,9 +32,14 @@ enum region {
     REGION_HEAD,
     REGION_COUNT,
     /* Spans of regions that one kernel may compute; engine/plan.c says which they are. */
-    REGION_MLP = REGION_COUNT /* mlp_in and mlp_out */
+    REGION_MLP = REGION_COUNT, /* mlp_in and mlp_out */
+    /* After attn_out and after mlp_out where several ranks compute a model, and nowhere else. */
+    REGION_REDUCE
 };
-enum { REGION_NODES = REGION_MLP + 1 }; /* regions and spans: what a step is walked in */
+enum {
+    REGION_LOCAL = REGION_REDUCE,     /* regions and spans that a rank computes by itself */
+    REGION_NODES = REGION_REDUCE + 1, /* and those that it does not: what may have a kernel */
+};
 
 /* Element formats of weights: number, name, values of a block and its bytes (plain formats: blocks
  * of one value). This table is where a format is added; sizes and names come from here. `t` is
@@ -147,7 +153,7 @@ struct attn_args {
 struct out_args {
     int32_t m;
     const float *in; /* [M, K] */
-    const float *x;  /* [M, hidden] residual */
+    const float *x;  /* [M, hidden] residual; of a rank of several, zeros: reduce adds it */
     struct weight w; /* [hidden, K] */
     float *y;        /* [M, hidden] */
 };
@@ -184,6 +190,66 @@ struct head_args {
     struct weight w;    /* [vocab, hidden] */
     float *logits;      /* [m, vocab] */
 };
+
+/* ---- several ranks ------------------------------------------------------------------------- */
+
+/* What the kernels of `reduce` of all ranks have in common: flags by which they meet, and places
+ * for numbers that the others read. One area may be used by one call at a time, and all its ranks
+ * make the same calls in the same order.
+ *
+ * A call has a number c: one more than the calls of this area that ended before, and the same on
+ * all ranks. Whatever kernel it is of says with it where it is, so kernels may be exchanged between
+ * any two calls. [M, hidden] is cut into up to REDUCE_SLICES slices, as the kernel likes but alike
+ * on all ranks; one thread or block of each rank does a slice by itself. When it has done what the
+ * other ranks wait for, it sets the slice's flag of its own rank to the meeting's number,
+ * REDUCE_MEETING(c, 0), in a second meeting of the same call REDUCE_MEETING(c, 1); it has met rank
+ * r when r's flag is that far (REDUCE_CAME()).
+ *
+ * A rank has two places: that of c & 1 is this call's. Who has met all ranks in one slice of call
+ * c + 1 knows that all of them have ended call c, so its place is free for call c + 2: every call
+ * meets all ranks in one slice at least.
+ *
+ * A wait is bounded: a rank may have died. After a moment a CPU kernel asks wait(), which sleeps
+ * until the flag is there (0) or the world is over (-1); a GPU kernel reads *over at times. When
+ * the world is over, a kernel goes home and leaves in `out` what it likes: nobody reads it. */
+enum {
+    REDUCE_RANKS = 64,      /* at most */
+    REDUCE_SLICES = 64,     /* at most */
+    REDUCE_FLAG = 16,       /* from one flag to the next, in words: a cache line of its own */
+    REDUCE_FLOATS = 1 << 17 /* of a place: M * hidden is not more */
+};
+
+struct reduce_area {
+    int32_t rank, world;
+    /* Calls of this rank that have ended: c - 1. On a CPU whoever runs kernels adds one after each;
+     * on a GPU, where the arguments of a captured call never change, the kernel does, at its end.
+     */
+    uint32_t *calls;
+    uint32_t *flag[REDUCE_RANKS];  /* [world], each [REDUCE_SLICES * REDUCE_FLAG]; a rank writes its
+                                      own alone */
+    float *place[REDUCE_RANKS][2]; /* [world], each [REDUCE_FLOATS] */
+    const uint32_t *over;          /* not 0: the world is over */
+    /* CPU only. wait(): any thread of the team. wake(): for who has set a flag, if *sleepers of its
+     * own rank, looked at after that, was not 0. */
+    uint32_t *sleepers[REDUCE_RANKS];
+    int (*wait)(const struct reduce_area *area, int32_t rank, int32_t slice, uint32_t meeting);
+    void (*wake)(const struct reduce_area *area, int32_t slice);
+    void *host; /* theirs; kernels leave it alone */
+};
+
+/* reduce: out = (the sum over ranks of x, in their order) + residual, each addition rounded to
+ * float: the same bits on all ranks, and of all kernels. */
+struct reduce_args {
+    int32_t m, n;          /* n: hidden */
+    const float *x;        /* [M, n] what this rank computed */
+    const float *residual; /* [M, n] the same on all ranks */
+    float *out;            /* [M, n] */
+    const struct reduce_area *area;
+};
+
+/* Numbers are unsigned, and wrap. */
+#define REDUCE_MEETING(call, second) (2 * (call) + (second))
+#define REDUCE_CAME(flag, meeting) ((int32_t)((flag) - (meeting)) >= 0)
 
 /* ---- CPU kernels: the interface of a shared object --------------------------------------- */
 

@@ -84,6 +84,14 @@ struct eager_round_args {
     int32_t n;
 };
 
+/* y += x of [M, n]. Grid: (ceil(n / 1024), M), 256 threads. */
+struct eager_add_args {
+    const int32_t *count;
+    const float *x;
+    float *y;
+    int32_t n;
+};
+
 /* Attention of single tokens. Grid: (splits, kv_heads * chunks, tokens), 128 threads; a block takes
  * G (the kernel's own) query heads of one kv head, of which there are `chunks` such parts. token:
  * which tokens, null: all. */
@@ -188,21 +196,21 @@ struct eager_copy_args {
     int32_t n16, early;
 };
 
-/* First node of a graph: to = from[*turn], 16 bytes each, before anything else of the step. `both`:
- * reads both, so as not to wait for the turn first. Any grid. */
+/* First node of a graph: to = from[*parity], 16 bytes each, before anything else of the step.
+ * `both`: reads both, so as not to wait for the parity first. Any grid. */
 struct eager_open_args {
     const void *from[2];
     void *to;
-    const int32_t *turn;
+    const int32_t *parity;
     int32_t n16, both;
 };
 
-/* Last node of a graph: the drawn tokens to[*turn][0..rows), and the other's turn. Grid: 1. */
+/* Last node of a graph: the drawn tokens to[*parity][0..rows), and flips the parity. Grid: 1. */
 struct eager_close_args {
     const struct cuda_counts *counts;
     const int32_t *best;
     int32_t *to[2];
-    int32_t *turn;
+    int32_t *parity;
 };
 
 /* ---- tools of the backend ------------------------------------------------------------------ */

@@ -134,10 +134,10 @@ void generation_fail(struct generation *g, const struct api_error *e)
 
 /* ---- prepared ------------------------------------------------------------------------------ */
 
-/* From here on the prompts are what it holds. */
+/* From here on the prompts, and the answer that the client expects, are what it holds. */
 static void hold_prompts(struct generation *g)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = (uint64_t)g->params.predicted_n * sizeof *g->params.predicted;
     for (int32_t i = 0; i < g->prompts; i++)
         bytes += (uint64_t)g->prompt[i].n * sizeof(*g->prompt[i].ids) + g->prompt[i].text_n;
     g->srv->held_bytes += bytes - g->held;

@@ -107,7 +107,11 @@ static int predict(struct generation *g, struct api_error *e)
     if (n < 0)
         return api_error_set(e, 400, "prediction", "`prediction` could not be tokenized: %s",
                              err.msg);
+    /* The request may wait for long: neither the text nor what is too long is kept meanwhile. */
     p->predicted_n = (int32_t)(n < g->info->max_context ? n : g->info->max_context);
+    p->predicted = xrealloc(p->predicted, (size_t)p->predicted_n * sizeof *p->predicted + 1);
+    free(p->predicted_text);
+    p->predicted_text = NULL;
     return 0;
 }
 

@@ -85,10 +85,10 @@ static void put_prober(const struct prober *p, FILE *out)
     struct prober_counts n = prober_counts(p);
     metric_head(out, "probe_starts_total", "counter", "Processes started to probe a GPU's kernels");
     metric_value(out, "probe_starts_total", NULL, (double)n.starts);
-    metric_head(out, "probe_turns_total", "counter", "Turns on the device that they were given");
-    metric_value(out, "probe_turns_total", NULL, (double)n.turns);
-    metric_head(out, "probe_late_turns_total", "counter", "Turns not given back in time");
-    metric_value(out, "probe_late_turns_total", NULL, (double)n.late);
+    metric_head(out, "probe_slices_total", "counter", "Slices of device time that they were given");
+    metric_value(out, "probe_slices_total", NULL, (double)n.slices);
+    metric_head(out, "probe_late_slices_total", "counter", "Slices not given back in time");
+    metric_value(out, "probe_late_slices_total", NULL, (double)n.late);
 }
 
 /* One sample a specialized slot. */

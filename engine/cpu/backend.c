@@ -105,18 +105,18 @@ static void open_ranks(struct backend *b)
         return;
     b->own_logits = floats(rows, own);
     b->gathered = floats(b->options.collective->world * rows, own);
-    if (b->options.collective->rank > 0)
-        b->zeros = floats(b->options.max_tokens, b->model->shape.hidden);
+    b->zeros = floats(b->options.max_tokens, b->model->shape.hidden);
+    b->partial = floats(b->options.max_tokens, b->model->shape.hidden);
 }
 
 static void name_eager(struct backend *b)
 {
     for (int r = 0; r < REGION_NODES; r++) {
-        const struct cpu_kernel *cpu = eager_cpu((enum region)r);
+        const struct cpu_kernel *cpu = r < REGION_LOCAL ? eager_cpu((enum region)r) : NULL;
         b->eager[r] = (struct kernel){.id = "eager",
                                       .region = (enum region)r,
                                       .origin = ORIGIN_EAGER,
-                                      .m_max = cpu->m_max,
+                                      .m_max = cpu ? cpu->m_max : INT32_MAX,
                                       .cpu = cpu};
         snprintf(b->eager[r].name, sizeof b->eager[r].name, "%s eager",
                  region_name((enum region)r));
@@ -145,6 +145,7 @@ static void cpu_close(struct backend *b)
                      b->own_logits,
                      b->gathered,
                      b->zeros,
+                     b->partial,
                      b->spare.output[0],
                      b->spare.output[1],
                      b->spare.output[2],

@@ -76,14 +76,14 @@ static int run_once(struct backend *b, struct bench_job *job, int side, float *n
     const struct bench *s = job->state;
     const struct kernel *k = side ? job->b : job->a;
     union region_args args = *(const union region_args *)case_args(s->inputs);
-    int32_t turn = job->one_layer ? 0 : s->pairs.turn;
-    int32_t layer = region_info(k->region)->once ? 0 : turn % b->model->shape.layers;
+    int32_t run = job->one_layer ? 0 : s->pairs.runs;
+    int32_t layer = region_info(k->region)->once ? 0 : run % b->model->shape.layers;
     bind_layer(b->model, k->region, layer, &args);
     backend_bind_packed(k, k->region, layer, &args);
     bool parts = region_info(k->region)->parts && k->origin == ORIGIN_EAGER;
     if (s->copies) {
-        args.attn.k_pages = s->k + turn % s->copies * s->page_floats;
-        args.attn.v_pages = s->v + turn % s->copies * s->page_floats;
+        args.attn.k_pages = s->k + run % s->copies * s->page_floats;
+        args.attn.v_pages = s->v + run % s->copies * s->page_floats;
     }
     int64_t took =
         parts ? backend_run_parts(b, k->region, layer, &args) : backend_run(b, k, layer, &args);

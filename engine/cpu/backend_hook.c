@@ -59,6 +59,10 @@ static void capture(const struct backend *b, struct capture *c, enum region r, i
         c->in = capture_copy(a->out.in, m * a->out.w.cols, sizeof(float));
         c->x = capture_copy(a->out.x, m * hidden, sizeof(float));
         break;
+    case REGION_REDUCE:
+        c->in = capture_copy(a->reduce.x, m * hidden, sizeof(float));
+        c->x = capture_copy(a->reduce.residual, m * hidden, sizeof(float));
+        break;
     case REGION_MLP_IN:
         c->x = capture_copy(a->mlp_in.x, m * hidden, sizeof(float));
         break;

@@ -56,7 +56,7 @@ struct backend {
     struct pool *pool;
     struct machine machine;
     struct dispatch *dispatch;
-    struct kernel eager[REGION_NODES];
+    struct kernel eager[REGION_NODES]; /* that of reduce is the collective's, and has no `cpu` */
     struct pack *packs;
     int64_t packed_bytes;
 
@@ -69,11 +69,11 @@ struct backend {
     float *q, *a, *h; /* [max_tokens, heads*head_dim] twice, [max_tokens, ffn] */
     float *logits;    /* [max_rows, vocab] */
     void *sampling;   /* sampler scratch of every rank */
-    /* Of a rank of several, else NULL: its rows of the logits, those of all ranks, and what ranks
-     * but the first have as a residual. */
-    float *own_logits; /* [max_rows, head rows] */
-    float *gathered;   /* [world][max_rows, head rows] */
-    float *zeros;      /* [max_tokens, hidden] */
+    /* Of a rank of several, else NULL: its rows of the logits, those of all ranks; what out regions
+     * add there instead of a residual, and where they leave what reduce sums. */
+    float *own_logits;      /* [max_rows, head rows] */
+    float *gathered;        /* [world][max_rows, head rows] */
+    float *zeros, *partial; /* [max_tokens, hidden] */
 
     _Atomic(struct hook *) hook;
     _Atomic bool hook_held; /* the engine thread may hold a hook */
@@ -88,7 +88,7 @@ float *backend_pages(const struct backend *b, int32_t layer, int v);
 void backend_bind_packed(const struct kernel *k, enum region r, int32_t layer,
                          union region_args *args);
 /* Runs `k` on args, which are bound to `layer`, with the whole pool; nanoseconds. -1: it is broken,
- * and the outputs may be anything. */
+ * or of reduce, a rank is gone; the outputs may be anything. */
 int64_t backend_run(struct backend *b, const struct kernel *k, int32_t layer,
                     const union region_args *args);
 /* The parts of the span that `args` are of, each with the kernel of its own slot; nanoseconds, or
@@ -99,10 +99,9 @@ int64_t backend_run_parts(struct backend *b, enum region span, int32_t layer,
 const char *backend_broken(const struct kernel *k);
 const char *backend_check_broken(struct backend *b, const struct kernel *k);
 
-/* The ranks of the model, where it has several, make the logits of a step out of own_logits; sum
- * what an out region left in `y`. -1: another rank is gone. */
+/* The ranks of the model, where it has several, make the logits of a step out of own_logits. -1:
+ * another rank is gone. */
 int backend_gather(struct backend *b, int32_t rows, struct err *e);
-int backend_reduce(struct backend *b, float *y, int32_t m, struct err *e);
 
 int backend_step(struct backend *b, const struct step *s, struct slot *override_slot,
                  const struct kernel *override, struct err *e);

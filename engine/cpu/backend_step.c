@@ -54,13 +54,29 @@ void backend_bind_packed(const struct kernel *k, enum region r, int32_t layer,
         w[i]->packed = l->pack->data[3 * layer + i];
 }
 
+/* Eager: the collective, whatever the size; it sleeps where kernels would spin. */
+static int reduce(struct backend *b, const struct reduce_args *a)
+{
+    struct collective *c = b->options.collective;
+    int64_t n = (int64_t)a->m * a->n;
+    struct err unused; /* the collective keeps it */
+    if (c->ops->all_reduce(c, a->x, a->out, n, NULL, &unused))
+        return -1;
+    for (int64_t i = 0; i < n; i++)
+        a->out[i] += a->residual[i];
+    return 0;
+}
+
 int64_t backend_run(struct backend *b, const struct kernel *k, int32_t layer,
                     const union region_args *args)
 {
     const struct loaded *l = k->backend;
     int32_t m = bind_m(args, k->region);
     int64_t t0 = clock_ns();
-    if (l && l->executor) {
+    if (!l && k->region == REGION_REDUCE) {
+        if (reduce(b, &args->reduce) != 0)
+            return -1;
+    } else if (l && l->executor) {
         if (executor_run(l->executor, b->pool, layer, args) != 0)
             return -1;
     } else {
@@ -161,7 +177,8 @@ static struct step_memory memory_of(const struct backend *b, const struct step *
                                 .rope_cos = b->rope_cos,
                                 .rope_sin = b->rope_sin,
                                 .x = {b->x[0], b->x[1]},
-                                .residual = b->zeros,
+                                .zeros = b->zeros,
+                                .partial = b->partial,
                                 .q = b->q,
                                 .a = b->a,
                                 .h = b->h,
@@ -181,12 +198,6 @@ struct walk {
 
 /* ---- ranks ---------------------------------------------------------------------------------- */
 
-int backend_reduce(struct backend *b, float *y, int32_t m, struct err *e)
-{
-    struct collective *c = b->options.collective;
-    return c->ops->all_reduce(c, y, y, (int64_t)m * b->model->shape.hidden, NULL, e);
-}
-
 /* Each rank has the same number of the head's rows; where they overlap, the later rank's count, on
  * all ranks alike. */
 int backend_gather(struct backend *b, int32_t rows, struct err *e)
@@ -204,24 +215,16 @@ int backend_gather(struct backend *b, int32_t rows, struct err *e)
     return 0;
 }
 
-static int put_together(struct walk *w, const struct plan_node *n, struct err *e)
-{
-    int y = region_info(n->of)->y;
-    if (n->region == (enum region)REGION_GATHER)
-        return backend_gather(w->b, w->step->rows, e);
-    return backend_reduce(w->b, w->b->x[y], w->step->m, e);
-}
-
 /* ---- one node ------------------------------------------------------------------------------- */
 
 /* A hook of a span sees its parts as one run: their inputs are still what they were, since they lie
  * in other buffers than what was written. */
 static void observe_spans(const struct walk *w, const struct plan_node *n)
 {
-    for (int r = REGION_COUNT; r < REGION_NODES; r++) {
+    for (int r = REGION_COUNT; r < REGION_LOCAL; r++) {
         const struct region_info *span = region_info((enum region)r);
         const struct kernel_choice *c = &w->choice[r];
-        struct plan_node node = {(enum region)r, n->layer};
+        struct plan_node node = {.region = (enum region)r, .layer = n->layer};
         union region_args args;
         int64_t ns = 0;
         if (!c->slot || span->part[span->parts - 1] != n->region)
@@ -233,16 +236,25 @@ static void observe_spans(const struct walk *w, const struct plan_node *n)
     }
 }
 
+static int lost(const struct backend *b, struct err *e)
+{
+    struct collective *c = b->options.collective;
+    const char *why = c->ops->broken(c);
+    return err_set(e, "%s", why ? why : "the ranks could not sum what they computed");
+}
+
 static int run(void *ctx, const struct plan_node *n, struct err *e)
 {
     struct walk *w = ctx;
     union region_args args;
-    if ((int)n->region >= REGION_NODES)
-        return put_together(w, n, e);
+    if (n->region == (enum region)REGION_GATHER)
+        return backend_gather(w->b, w->step->rows, e);
     struct kernel_choice *c = &w->choice[n->region];
     bind_node(w->b->model, &w->memory, n, &args);
     backend_bind_packed(c->kernel, n->region, n->layer, &args);
     int64_t ns = backend_run(w->b, c->kernel, n->layer, &args);
+    if (ns < 0 && n->region == REGION_REDUCE)
+        return lost(w->b, e);
     if (ns < 0) {
         w->broken = c;
         return -1;

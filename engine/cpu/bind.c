@@ -70,6 +70,9 @@ void bind_layer(const struct model *model, enum region r, int32_t layer, union r
         a->mlp.up = l->up;
         a->mlp.down = l->down;
         break;
+    case REGION_REDUCE:
+        a->reduce.n = model->shape.hidden;
+        break;
     }
     for (int i = 0, n = bind_weights(a, r, w); i < n; i++)
         w[i]->packed = NULL;
@@ -119,8 +122,8 @@ void bind_node(const struct model *model, const struct step_memory *s, const str
     case REGION_ATTN_OUT:
     case REGION_MLP_OUT:
         a->out.in = n->region == REGION_ATTN_OUT ? s->a : s->h;
-        a->out.x = s->residual ? s->residual : x;
-        a->out.y = y;
+        a->out.x = s->zeros ? s->zeros : x;
+        a->out.y = s->partial ? s->partial : y;
         break;
     case REGION_MLP_IN:
         a->mlp_in.x = x;
@@ -135,6 +138,12 @@ void bind_node(const struct model *model, const struct step_memory *s, const str
         a->mlp.x = x;
         a->mlp.h = s->h;
         a->mlp.y = y;
+        break;
+    case REGION_REDUCE:
+        a->reduce.x = s->partial;
+        a->reduce.residual = s->x[region_info(n->of)->x];
+        a->reduce.out = s->x[region_info(n->of)->y];
+        a->reduce.area = s->area;
         break;
     }
 }

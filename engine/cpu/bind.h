@@ -20,6 +20,7 @@ union region_args {
     struct mlp_in_args mlp_in;
     struct mlp_args mlp;
     struct head_args head;
+    struct reduce_args reduce;
 };
 
 /* Fills what comes from the model - head counts, eps, scale, norms, biases, weights of `layer` -
@@ -32,8 +33,12 @@ struct step_memory {
     const int32_t *tokens, *position, *kv_at, *row, *page_table;
     const struct span *span;
     const float *rope_cos, *rope_sin;
-    float *x[2];              /* [m, hidden]: the residual stream */
-    const float *residual;    /* [m, hidden] what out regions add instead of it; NULL: nothing */
+    float *x[2]; /* [m, hidden]: the residual stream */
+    /* [m, hidden] Of a rank of several, else NULL: what out regions add instead of the residual,
+     * and where they leave what reduce sums; where it meets the other ranks. */
+    const float *zeros;
+    float *partial;
+    const struct reduce_area *area;
     float *q, *a, *h;         /* [m, heads*head_dim] twice, [m, ffn] */
     float *logits;            /* [rows, vocab], or [rows, the rank's rows of the head] */
     float *k_pages, *v_pages; /* of layer 0 */

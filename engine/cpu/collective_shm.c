@@ -11,6 +11,9 @@
  *
  * A rank waits spinning for a moment and then sleeps on a futex, a few milliseconds at a time: it
  * looks up again and again whether the world is over, because a process that died wakes nobody.
+ * Kernels of reduce have areas of their own (reduce_area.h) behind the places: they meet by slices,
+ * on all threads of a team, and come here only to sleep, which ends as any other wait.
+ *
  * What a rank arrives with is noted beside its place, so that ranks that do different things (one
  * runs another plan) find that out instead of adding up what does not belong together.
  */
@@ -33,6 +36,7 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "engine/cpu/reduce_area.h"
 #include "engine/shard.h"
 
 enum {
@@ -41,7 +45,7 @@ enum {
     NAP_NS = 5000000,
 };
 
-static const uint64_t MAGIC = 0x31646c726f777477; /* layout 1 */
+static const uint64_t MAGIC = 0x32646c726f777477; /* layout 2 */
 
 /* One rank's line, written by it alone. */
 struct line {
@@ -58,7 +62,7 @@ struct area {
     _Atomic uint32_t over; /* somebody ended the world */
     char pad[128 - 16];
     struct line line[SHARD_WORLD_MAX];
-    float place[]; /* [world][2][PLACE] */
+    float place[]; /* [world][2][PLACE]; behind them the areas of reduce */
 };
 
 struct shm {
@@ -67,14 +71,21 @@ struct shm {
     size_t bytes;
     uint32_t meetings;
     int64_t timeout_ns;
+    struct reduce_area reduce[REDUCE_USES];
+    uint32_t calls[REDUCE_USES];
     pthread_mutex_t lock;
     char why[256]; /* under the lock until `broken` is set */
     _Atomic bool broken;
 };
 
-static size_t area_bytes(int32_t world)
+static size_t places_bytes(int32_t world)
 {
     return sizeof(struct area) + (size_t)world * 2 * PLACE * sizeof(float);
+}
+
+static size_t area_bytes(int32_t world)
+{
+    return places_bytes(world) + REDUCE_USES * reduce_area_bytes(world);
 }
 
 static float *place(const struct shm *s, int32_t rank, uint32_t turn)
@@ -113,18 +124,30 @@ static const char *shm_broken(struct collective *c)
 
 /* ---- meeting -------------------------------------------------------------------------------- */
 
-static void sleep_on(struct line *l, uint32_t seen)
+static void sleep_on(_Atomic uint32_t *word, _Atomic uint32_t *sleepers, uint32_t seen)
 {
     struct timespec nap = {0, NAP_NS};
-    atomic_fetch_add(&l->sleepers, 1);
-    syscall(SYS_futex, &l->arrived, FUTEX_WAIT, seen, &nap, NULL, 0);
-    atomic_fetch_sub(&l->sleepers, 1);
+    atomic_fetch_add(sleepers, 1);
+    syscall(SYS_futex, word, FUTEX_WAIT, seen, &nap, NULL, 0);
+    atomic_fetch_sub(sleepers, 1);
 }
 
 /* Whether a rank has come to this meeting; counts wrap. */
 static bool came(uint32_t arrived, uint32_t meeting)
 {
     return (int32_t)(arrived - meeting) >= 0;
+}
+
+/* Whether who waits since t0 has waited long enough; then the world is over. */
+static bool too_late(struct shm *s, int64_t t0, int32_t rank, const char *what, uint32_t number)
+{
+    char why[200];
+    if (clock_ns() - t0 <= s->timeout_ns)
+        return false;
+    snprintf(why, sizeof why, "rank %d did not come to %s number %u within %.1f s", rank, what,
+             number, (double)s->timeout_ns * 1e-9);
+    shm_abort(&s->base, why);
+    return true;
 }
 
 static int wait_for(struct shm *s, int32_t rank, const char *what, struct err *e)
@@ -144,14 +167,9 @@ static int wait_for(struct shm *s, int32_t rank, const char *what, struct err *e
         if (shm_broken(&s->base))
             return err_set(e, "%s", s->why);
         t0 = t0 ? t0 : clock_ns();
-        if (clock_ns() - t0 > s->timeout_ns) {
-            char why[200];
-            snprintf(why, sizeof why, "rank %d did not come to %s number %u within %.1f s", rank,
-                     what, s->meetings, (double)s->timeout_ns * 1e-9);
-            shm_abort(&s->base, why);
-            return err_set(e, "%s", why);
-        }
-        sleep_on(l, seen);
+        if (too_late(s, t0, rank, what, s->meetings))
+            return err_set(e, "%s", s->why);
+        sleep_on(&l->arrived, &l->sleepers, seen);
     }
 }
 
@@ -179,6 +197,54 @@ static int meet(struct shm *s, const char *what, uint64_t doing, struct err *e)
         }
     }
     return 0;
+}
+
+/* ---- kernels of reduce ---------------------------------------------------------------------- */
+
+/* They have plain words, and atomic operations of their compiler. */
+static _Atomic uint32_t *word_of(uint32_t *p)
+{
+    return (_Atomic uint32_t *)p;
+}
+
+static int reduce_wait(const struct reduce_area *a, int32_t rank, int32_t slice, uint32_t meeting)
+{
+    struct shm *s = a->host;
+    _Atomic uint32_t *flag = word_of(a->flag[rank] + slice * REDUCE_FLAG);
+    int64_t t0 = clock_ns();
+    for (;;) {
+        uint32_t seen = atomic_load(flag);
+        if (REDUCE_CAME(seen, meeting))
+            return 0;
+        if (shm_broken(&s->base) || too_late(s, t0, rank, "reduce", *a->calls + 1))
+            return -1;
+        sleep_on(flag, word_of(a->sleepers[rank]), seen);
+    }
+}
+
+static void reduce_wake(const struct reduce_area *a, int32_t slice)
+{
+    wake(word_of(a->flag[a->rank] + slice * REDUCE_FLAG));
+}
+
+static struct reduce_area *shm_area(struct collective *c, enum reduce_use use)
+{
+    return &((struct shm *)c)->reduce[use];
+}
+
+static void open_areas(struct shm *s)
+{
+    char *memory = (char *)s->area + places_bytes(s->base.world);
+    for (int i = 0; i < REDUCE_USES; i++) {
+        struct reduce_area *a = &s->reduce[i];
+        reduce_area_aim(a, memory + (size_t)i * reduce_area_bytes(s->base.world), s->base.rank,
+                        s->base.world);
+        a->calls = &s->calls[i];
+        a->over = (const uint32_t *)&s->area->over;
+        a->wait = reduce_wait;
+        a->wake = reduce_wake;
+        a->host = s;
+    }
 }
 
 /* ---- the calls ------------------------------------------------------------------------------ */
@@ -261,6 +327,7 @@ static const struct collective_ops ops = {
     .name = "shm",
     .all_reduce = shm_reduce,
     .all_gather = shm_gather,
+    .area = shm_area,
     .barrier = shm_barrier,
     .broken = shm_broken,
     .abort = shm_abort,
@@ -319,6 +386,7 @@ struct collective *collective_shm_open(const char *name, int32_t rank, int32_t w
     s->area = area;
     s->bytes = area_bytes(world);
     s->timeout_ns = (int64_t)(timeout_s * 1e9);
+    open_areas(s);
     pthread_mutex_init(&s->lock, NULL);
     return &s->base;
 }
@@ -350,4 +418,4 @@ static void made(const char id[RANKS_ID])
 }
 
 const struct ranks_ops collective_shm_ranks = {
-    .searched = true, .make = make, .open = open_by_id, .made = made};
+    .reduces = true, .searched = true, .make = make, .open = open_by_id, .made = made};

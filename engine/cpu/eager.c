@@ -16,7 +16,7 @@
 
 /* What one build of the sources offers. */
 #define BUILD(isa)                                            \
-    extern const struct cpu_kernel eager_##isa[REGION_NODES]; \
+    extern const struct cpu_kernel eager_##isa[REGION_LOCAL]; \
     extern const struct eager_probe probe_##isa;              \
     static const struct build build_##isa = {eager_##isa, &probe_##isa};
 struct build {

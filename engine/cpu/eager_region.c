@@ -71,7 +71,7 @@ static void project(const struct attn_in_args *a, const struct eager_input *in, 
 }
 
 /* q/k norm and rotation of one head. */
-static void turn(const struct attn_in_args *a, float *x, const float *gain, int32_t position)
+static void rope(const struct attn_in_args *a, float *x, const float *gain, int32_t position)
 {
     int32_t half = a->head_dim / 2, step = a->rope_interleaved ? 2 : 1;
     int32_t apart = a->rope_interleaved ? 1 : half;
@@ -101,7 +101,7 @@ static void attn_in(const void *args, const struct team *team)
     int32_t heads = a->heads + a->kv_heads, from, to;
     eager_share(team, a->m * heads, 1, &from, &to);
     for (int32_t i = from; i < to; i++)
-        turn(a, head_at(a, i / heads, i % heads), i % heads < a->heads ? a->q_norm : a->k_norm,
+        rope(a, head_at(a, i / heads, i % heads), i % heads < a->heads ? a->q_norm : a->k_norm,
              a->position[i / heads]);
 }
 
@@ -199,7 +199,7 @@ static int64_t no_scratch(int32_t m, int32_t size)
            .m_max = INT32_MAX,  \
            .run = fn,           \
            .scratch_bytes = no_scratch}
-const struct cpu_kernel EAGER(eager)[REGION_NODES] = {
+const struct cpu_kernel EAGER(eager)[REGION_LOCAL] = {
     KERNEL(REGION_EMBED, embed),  KERNEL(REGION_ATTN_IN, attn_in), KERNEL(REGION_ATTN, EAGER(attn)),
     KERNEL(REGION_ATTN_OUT, out), KERNEL(REGION_MLP_IN, mlp_in),   KERNEL(REGION_MLP_OUT, out),
     KERNEL(REGION_HEAD, head),    KERNEL(REGION_MLP, mlp),

@@ -52,9 +52,9 @@ struct backend {
     cudaStream_t stream; /* steps */
     cudaStream_t loader; /* specializer thread: kernels on their way in, preparing benches */
     struct inflight inflight[2];
-    int turn; /* which of them the next step takes */
-    int told; /* transfer.c */
-    int32_t *turn_there, (*turn_host)[4];
+    int parity; /* which of them the next step takes */
+    int told;   /* transfer.c */
+    int32_t *parity_device, (*parity_host)[4];
     int64_t landed_ns; /* when the last step ended */
     cudaLibrary_t library[EAGER_FILES];
     int libraries;
@@ -72,13 +72,13 @@ struct backend {
     void *q16, *a16, *h16, *n16; /* bf16; n16: normed rows */
     void *raw;                   /* projections before rope or silu: float or bf16 */
     float *logits;
-    /* Of a rank of several, else NULL: its columns of the logits, those of all ranks, and what
-     * ranks but the first have as a residual. */
-    float *own_logits; /* [max_rows, head rows] */
-    float *gathered;   /* [world][max_rows, head rows] */
-    float *zeros;      /* [max_tokens, hidden] */
-    int32_t *best;     /* [max_rows] what each row of the last step drew; read by the next */
-    int32_t *seen;     /* [max_tokens] the step's tokens, as embed found them */
+    /* Of a rank of several, else NULL: its columns of the logits, those of all ranks; what out
+     * regions add there instead of a residual, and where they leave what reduce sums. */
+    float *own_logits;      /* [max_rows, head rows] */
+    float *gathered;        /* [world][max_rows, head rows] */
+    float *zeros, *partial; /* [max_tokens, hidden] */
+    int32_t *best;          /* [max_rows] what each row of the last step drew; read by the next */
+    int32_t *seen;          /* [max_tokens] the step's tokens, as embed found them */
     uint64_t *best_part;
     unsigned *counter; /* zero between kernels */
     char *work;

@@ -59,6 +59,7 @@ static const struct {
     {"eager.cu", "eager_embed", PRIM_EMBED},
     {"eager.cu", "eager_norm", PRIM_NORM},
     {"eager.cu", "eager_round", PRIM_ROUND},
+    {"eager.cu", "eager_add", PRIM_ADD},
     {"eager.cu", "eager_silu", PRIM_SILU},
     {"eager.cu", "eager_rope", PRIM_ROPE},
     {"eager.cu", "eager_best", PRIM_BEST},
@@ -165,14 +166,14 @@ int device_kernels(struct backend *b, struct err *e)
 
 /* ---- what the device can do ---------------------------------------------------------------- */
 
-static int time_ms(struct backend *b, int (*run)(struct backend *, struct err *), int rounds,
+static int time_ms(struct backend *b, int (*run)(struct backend *, struct err *), int repeats,
                    float *best, struct err *e)
 {
     cudaEvent_t from, to;
     CU(cudaEventCreate(&from));
     CU(cudaEventCreate(&to));
     *best = 1e9f;
-    for (int i = 0; i < rounds; i++) {
+    for (int i = 0; i < repeats; i++) {
         float ms;
         CU(cudaEventRecord(from, b->stream));
         if (run(b, e))

@@ -34,6 +34,7 @@ enum primitive {
     PRIM_BRICKS_LAST = PRIM_BRICKS + 3 * BRICK_KINDS - 1,
     PRIM_NORM,
     PRIM_ROUND,
+    PRIM_ADD,
     PRIM_SILU,
     PRIM_ROPE,
     PRIM_DECODE_64_1,

@@ -67,8 +67,8 @@ int inputs_send(struct backend *b, cudaStream_t stream, const struct capture *c,
  * them out of the cache: from now on the block's page table names those of the live cache, which
  * are read and not written, in turn. */
 int inputs_spread(struct backend *b, cudaStream_t stream, const struct capture *c, struct err *e);
-/* Points a walk over the spare block at them; `turn` picks a copy of the pages. */
-void inputs_aim(struct walk *w, const struct capture *c, int32_t turn);
+/* Points a walk over the spare block at them; `copy` picks a copy of the pages. */
+void inputs_aim(struct walk *w, const struct capture *c, int32_t copy);
 /* Runs `k` once on them; outputs as malloc'ed rows of floats (attn_in: q, k, v; others one). q and
  * k come in the device's order of RoPE pairs. */
 int inputs_run(struct backend *b, const struct kernel *k, const struct capture *c, float *out[3],

@@ -176,13 +176,13 @@ int inputs_spread(struct backend *b, cudaStream_t stream, const struct capture *
     return 0;
 }
 
-void inputs_aim(struct walk *w, const struct capture *c, int32_t turn)
+void inputs_aim(struct walk *w, const struct capture *c, int32_t copy)
 {
     struct backend *b = w->b;
     int64_t bytes = captured_floats(b, c) * 2;
     w->x = b->spare.x;
     if (c->region == REGION_ATTN) {
-        int32_t at = turn % page_copies(b, c);
+        int32_t at = copy % page_copies(b, c);
         w->q = b->spare.in;
         w->k_pages = (char *)b->spare.k + at * bytes;
         w->v_pages = (char *)b->spare.v + at * bytes;

@@ -153,7 +153,7 @@ static void carve_buffers(struct backend *b, struct arena *a)
     b->weight = arena_take(a, rows * s->vocab * 4);
     b->best = arena_take(a, rows * 4);
     b->seen = arena_take(a, m * 4);
-    b->turn_there = arena_take(a, 16);
+    b->parity_device = arena_take(a, 16);
     b->best_part = arena_take(a, rows * BEST_PARTS * 8);
     b->counter = arena_take(a, CUDA_COUNTERS * 4 + (m * s->heads + rows) * 4);
     b->work_bytes = blocks * part > WORK ? blocks * part : WORK;
@@ -199,9 +199,9 @@ static int open_inflight(struct backend *b, struct inflight *f, struct err *e)
 static int open_pinned(struct backend *b, struct err *e)
 {
     b->told = -1;
-    if (memory_pinned(b, (void **)&b->turn_host, 2 * sizeof *b->turn_host, e))
+    if (memory_pinned(b, (void **)&b->parity_host, 2 * sizeof *b->parity_host, e))
         return -1;
-    b->turn_host[1][0] = 1;
+    b->parity_host[1][0] = 1;
     return open_inflight(b, &b->inflight[0], e) || open_inflight(b, &b->inflight[1], e) ||
            memory_pinned(b, (void **)&b->spare.block.host, b->spare.block.bytes, e) ||
            memory_pinned(b, (void **)&b->spare.result_host, 3 * 16, e);
@@ -215,7 +215,7 @@ static void close_pinned(struct backend *b)
         for (size_t k = 0; k < sizeof host / sizeof *host; k++)
             cudaFreeHost(host[k]);
     }
-    cudaFreeHost(b->turn_host);
+    cudaFreeHost(b->parity_host);
     cudaFreeHost(b->spare.block.host);
     cudaFreeHost(b->spare.result_host);
 }

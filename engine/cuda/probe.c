@@ -9,8 +9,8 @@
  * is counted, word for word, and check_device.c holds eager against the oracle. A process whose
  * kernel was refused for more than its numbers is not used again (specializer/admission/prober.c).
  *
- * Work on the device is done in turns (engine/device_probe.h). Outside of them there are only large
- * copies, which go past the server's steps.
+ * Work on the device is done in slices (engine/device_probe.h). Outside of them there are only
+ * large copies, which go past the server's steps.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,24 +29,24 @@
 
 enum { PINNED = 96 << 20 };
 
-/* ---- turns and tools ------------------------------------------------------------------------ */
+/* ---- slices and tools ------------------------------------------------------------------------ */
 
-void turn_begin(const struct device_probe *p)
+void slice_begin(const struct device_probe *p)
 {
-    const struct device_turns *t = &p->session->turns;
+    const struct device_slices *t = &p->session->slices;
     if (t->begin)
         t->begin(t->ctx);
 }
 
-bool turn_over(const struct device_probe *p)
+bool slice_over(const struct device_probe *p)
 {
-    const struct device_turns *t = &p->session->turns;
+    const struct device_slices *t = &p->session->slices;
     return t->over && t->over(t->ctx);
 }
 
-void turn_end(const struct device_probe *p)
+void slice_end(const struct device_probe *p)
 {
-    const struct device_turns *t = &p->session->turns;
+    const struct device_slices *t = &p->session->slices;
     if (t->end)
         t->end(t->ctx);
 }
@@ -134,11 +134,11 @@ static int open_session(struct device_session *s, struct err *e)
     return 0;
 }
 
-static struct device_session *session_start(const struct device_turns *turns, struct err *e)
+static struct device_session *session_start(const struct device_slices *slices, struct err *e)
 {
     struct device_session *s = xcalloc(1, sizeof *s);
     log_set_level(LOG_WARN);
-    s->turns = *turns;
+    s->slices = *slices;
     if (open_session(s, e) == 0)
         return s;
     free(s); /* the process ends with the context */
@@ -341,7 +341,7 @@ static int poison(struct device_probe *p, struct err *e)
     return 0;
 }
 
-/* All that takes turns; the matrices, which do not, are in `upload` afterwards. */
+/* All that takes slices; the matrices, which do not, are in `upload` afterwards. */
 static int open_parts(struct device_probe *p, struct upload **upload, enum device_verdict *verdict,
                       struct err *e)
 {
@@ -377,9 +377,9 @@ static struct device_probe *probe_open(struct device_session *s,
     p->b = open_backend(p);
     int rc = device_takes(&o->model->shape, e);
     if (!rc) {
-        turn_begin(p);
+        slice_begin(p);
         rc = open_parts(p, &upload, verdict, e);
-        turn_end(p);
+        slice_end(p);
     }
     if (upload && rc)
         weights_drop(upload);

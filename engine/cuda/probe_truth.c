@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* probe_truth.c - what a case should have given: eager and the oracle on the same inputs.
  *
- * Both run when the kernel under test has done all its rounds, so no answer exists before. Outputs
- * are kept on the device and come back when its turn is over, as rows of tokens: keys and values
+ * Both run when the kernel under test has done all its runs, so no answer exists before. Outputs
+ * are kept on the device and come back when its slice is over, as rows of tokens: keys and values
  * are gathered from the pages at the step's own positions.
  */
 #include <math.h>
@@ -29,7 +29,7 @@ enum device_verdict probe_wait(struct device_probe *p, double limit_s, const cha
     cudaError_t code = cudaEventRecord(p->session->done, p->b->stream);
     while (code == cudaSuccess && (code = cudaEventQuery(p->session->done)) == cudaErrorNotReady) {
         struct timespec us50 = {0, 50000};
-        if (now - from > 3000000) /* a turn is short: most of it is waited for awake */
+        if (now - from > 3000000) /* a slice is short: most of it is waited for awake */
             nanosleep(&us50, NULL);
         now = clock_ns();
         if (now - from > (int64_t)(limit_s * 1e9)) {

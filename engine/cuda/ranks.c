@@ -76,7 +76,8 @@ void ranks_carve(struct backend *b, struct arena *a)
         return;
     b->own_logits = arena_take(a, rows * b->model->head.rows * 4);
     b->gathered = arena_take(a, c->world * rows * b->model->head.rows * 4);
-    b->zeros = c->rank > 0 ? arena_take(a, m * b->model->shape.hidden * 4) : NULL;
+    b->zeros = arena_take(a, m * b->model->shape.hidden * 4);
+    b->partial = arena_take(a, m * b->model->shape.hidden * 4);
 }
 
 int ranks_prepare(struct backend *b, struct err *e)
@@ -102,19 +103,39 @@ static int spread(struct walk *w, struct err *e)
     return 0;
 }
 
+void ranks_aim(struct walk *w, enum region r)
+{
+    if (w->b->partial && (r == REGION_ATTN_OUT || r == REGION_MLP_OUT))
+        w->y = w->b->partial;
+}
+
+/* The sum of all ranks, then the residual: as the kernels of reduce do it (kernels/args.h). */
+static int reduce(struct walk *w, const struct plan_node *n, struct err *e)
+{
+    struct backend *b = w->b;
+    struct collective *c = b->options.collective;
+    int32_t hidden = b->model->shape.hidden;
+    struct eager_add_args a = {&w->block->counts->m, b->x[region_info(n->of)->x],
+                               b->x[region_info(n->of)->y], hidden};
+    dim3 grid = {(unsigned)(hidden + 1023) / 1024, (unsigned)w->m, 1};
+    return c->ops->all_reduce(c, b->partial, a.y, (int64_t)w->m * hidden, w->stream, e) ||
+                   launch(w, PRIM_ADD, grid, 256, 0, &a, e)
+               ? -1
+               : 0;
+}
+
 int ranks_put_together(struct walk *w, const struct plan_node *n, struct err *e)
 {
     struct backend *b = w->b;
     struct collective *c = b->options.collective;
     w->region = n->of;
-    if (n->region == (enum region)REGION_GATHER)
-        return c->ops->all_gather(c, b->own_logits, b->gathered,
-                                  (int64_t)w->rows * b->model->head.rows, w->stream, e) ||
-                       spread(w, e) || eager_best(w, e)
-                   ? -1
-                   : 0;
-    float *y = b->x[region_info(n->of)->y];
-    return c->ops->all_reduce(c, y, y, (int64_t)w->m * b->model->shape.hidden, w->stream, e);
+    if (n->region == REGION_REDUCE)
+        return reduce(w, n, e);
+    return c->ops->all_gather(c, b->own_logits, b->gathered, (int64_t)w->rows * b->model->head.rows,
+                              w->stream, e) ||
+                   spread(w, e) || eager_best(w, e)
+               ? -1
+               : 0;
 }
 
 int ranks_check(const struct backend *b, struct err *e)

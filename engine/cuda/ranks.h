@@ -11,6 +11,8 @@ struct walk; /* walk.h */
 /* Its buffers; once there are all: what the collective sets up before its first call. */
 void ranks_carve(struct backend *b, struct arena *a);
 int ranks_prepare(struct backend *b, struct err *e);
+/* Points a walk that is aimed at the residual stream to where out regions leave what is summed. */
+void ranks_aim(struct walk *w, enum region r);
 /* A node `reduce` or `gather` of the plan, on the walk's stream. */
 int ranks_put_together(struct walk *w, const struct plan_node *n, struct err *e);
 /* -1 with the reason when the world is over. */

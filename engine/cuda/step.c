@@ -113,7 +113,7 @@ static void choose(struct backend *b, const struct step *s, bool wide, struct sl
 /* Whether token `i` is that of a row of the step under way. */
 static bool names_row(const struct backend *b, const struct step *s, int32_t i)
 {
-    const struct inflight *before = &b->inflight[!b->turn];
+    const struct inflight *before = &b->inflight[!b->parity];
     return before->step && before->drawn_there && STEP_TOKEN_OF_ROW(s->tokens[i]) < before->rows;
 }
 
@@ -360,7 +360,7 @@ static int failed_for(struct backend *b, struct err *e)
 int cuda_step_start(struct backend *b, const struct step *s, struct slot *override_slot,
                     const struct kernel *override, struct err *e)
 {
-    struct inflight *f = &b->inflight[b->turn];
+    struct inflight *f = &b->inflight[b->parity];
     if (f->step)
         return err_set(e, "cuda: two steps are under way already");
     b->steps++;
@@ -372,7 +372,7 @@ int cuda_step_start(struct backend *b, const struct step *s, struct slot *overri
     if (f->wide)
         choose_tiles(s, &f->choice);
     /* there is room for one observed step at a time. */
-    f->hooked = !b->inflight[!b->turn].hooked && hook_wants(b, &f->choice);
+    f->hooked = !b->inflight[!b->parity].hooked && hook_wants(b, &f->choice);
     if (run(b, s, f, override != NULL, e) || fetch(b, s, f, e)) {
         int rc = failed_for(b, e);
         if (f->hooked)
@@ -381,7 +381,7 @@ int cuda_step_start(struct backend *b, const struct step *s, struct slot *overri
         return rc;
     }
     f->step = s;
-    b->turn = !b->turn;
+    b->parity = !b->parity;
     return f->drawn_there ? 0 : 1;
 }
 

@@ -43,8 +43,8 @@ int transfer(struct backend *b, void *to, const void *from, size_t bytes, bool e
 /* First and last node of a graph. */
 int transfer_open(struct walk *w, struct err *e);
 int transfer_close(struct walk *w, struct err *e);
-/* Launches a graph of the cell of `c` on the narrow block of b->inflight[b->turn], of which `used`
- * bytes are filled. The drawn tokens will be in its `best`. */
+/* Launches a graph of the cell of `c` on the narrow block of b->inflight[b->parity], of which
+ * `used` bytes are filled. The drawn tokens will be in its `best`. */
 int transfer_launch(struct backend *b, const struct kernel_choice *c, cudaGraphExec_t exec,
                     size_t used, struct err *e);
 

@@ -48,7 +48,7 @@ int transfer_open(struct walk *w, struct err *e)
     size_t bytes = opened_bytes(b, w->choice);
     struct eager_open_args a = {.from = {b->inflight[0].narrow_host, b->inflight[1].narrow_host},
                                 .to = b->narrow.device,
-                                .turn = b->turn_there,
+                                .parity = b->parity_device,
                                 .n16 = (int32_t)(bytes / 16),
                                 .both = bytes <= BOTH_MOST};
     dim3 grid = {(unsigned)(a.n16 + THREADS - 1) / THREADS, 1, 1};
@@ -62,7 +62,7 @@ int transfer_close(struct walk *w, struct err *e)
     struct eager_close_args a = {.counts = b->narrow.counts,
                                  .best = b->best,
                                  .to = {b->inflight[0].best, b->inflight[1].best},
-                                 .turn = b->turn_there};
+                                 .parity = b->parity_device};
     return launch(&own, PRIM_CLOSE, (dim3){1, 1, 1}, NARROW, 0, &a, e);
 }
 
@@ -73,12 +73,12 @@ int transfer_launch(struct backend *b, const struct kernel_choice *c, cudaGraphE
     size_t brought = opened_bytes(b, c);
     int told = b->told;
     b->told = -1;
-    if (told != b->turn && transfer(b, b->turn_there, b->turn_host[b->turn], 16, true, e))
+    if (told != b->parity && transfer(b, b->parity_device, b->parity_host[b->parity], 16, true, e))
         return -1;
     if (used > brought &&
         transfer(b, s->device + brought, s->host + brought, used - brought, true, e))
         return -1;
     CU(cudaGraphLaunch(exec, b->stream));
-    b->told = !b->turn;
+    b->told = !b->parity;
     return 0;
 }

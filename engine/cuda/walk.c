@@ -105,9 +105,10 @@ static int run(void *ctx, const struct plan_node *n, struct err *e)
     struct walk *w = ctx;
     enum region r = n->region;
     int32_t layer = n->layer;
-    if ((int)r >= REGION_NODES)
+    if ((int)r >= REGION_LOCAL)
         return ranks_put_together(w, n, e);
     walk_aim(w, r);
+    ranks_aim(w, r);
     if (mark(w, r, layer, 0, e))
         return -1;
     if (w->live && hook_before(w, r, layer, e))

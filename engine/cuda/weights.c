@@ -298,12 +298,12 @@ static int send_all(struct upload *u, cudaStream_t stream, char *buffer[2], cuda
 {
     struct image *m;
     int32_t row, rows;
-    for (int turn = 0; next(u, &m, &row, &rows); turn ^= 1) {
-        CU(cudaEventSynchronize(free_at[turn]));
-        convert(u->b, m, row, rows, (uint16_t *)(void *)buffer[turn], scratch);
-        CU(cudaMemcpyAsync(m->to + bytes_before(m, row), buffer[turn],
+    for (int half = 0; next(u, &m, &row, &rows); half ^= 1) {
+        CU(cudaEventSynchronize(free_at[half]));
+        convert(u->b, m, row, rows, (uint16_t *)(void *)buffer[half], scratch);
+        CU(cudaMemcpyAsync(m->to + bytes_before(m, row), buffer[half],
                            (size_t)bytes_before(m, rows), cudaMemcpyHostToDevice, stream));
-        CU(cudaEventRecord(free_at[turn], stream));
+        CU(cudaEventRecord(free_at[half], stream));
     }
     CU(cudaStreamSynchronize(stream));
     return 0;

@@ -24,7 +24,7 @@
 /* ---- knobs -------------------------------------------------------------------------------- */
 
 /* cuda/brick.def has them; whoever compiles this gives each a value. */
-#define X 0 /* activations in shared memory */
+#define XREGS 0 /* activations in shared memory */
 #define UNROLL 1
 #define NEIGHBOURS 0 /* bricks of a row are dealt to warps in turn */
 #define FRAGMENTS 1

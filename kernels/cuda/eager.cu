@@ -67,11 +67,11 @@ KERNEL eager_open(const __grid_constant__ struct eager_open_args a)
     release_next();
     if (i >= a.n16)
         return;
-    int turn = *(const volatile int32_t *)a.turn;
-    uint4 v = load_now((const uint4 *)a.from[a.both ? 0 : turn] + i);
+    int parity = *(const volatile int32_t *)a.parity;
+    uint4 v = load_now((const uint4 *)a.from[a.both ? 0 : parity] + i);
     if (a.both) {
         uint4 other = load_now((const uint4 *)a.from[1] + i);
-        v = turn ? other : v;
+        v = parity ? other : v;
     }
     ((uint4 *)a.to)[i] = v;
 }
@@ -79,12 +79,12 @@ KERNEL eager_open(const __grid_constant__ struct eager_open_args a)
 KERNEL eager_close(const __grid_constant__ struct eager_close_args a)
 {
     after_previous();
-    int turn = *(volatile int32_t *)a.turn;
+    int parity = *(volatile int32_t *)a.parity;
     for (int i = threadIdx.x; i < a.counts->rows; i += blockDim.x)
-        a.to[turn][i] = a.best[i];
+        a.to[parity][i] = a.best[i];
     __syncthreads();
     if (threadIdx.x == 0)
-        *a.turn = !turn;
+        *a.parity = !parity;
 }
 
 __device__ __forceinline__ float squares(float4 v)
@@ -143,6 +143,18 @@ KERNEL eager_round(const __grid_constant__ struct eager_round_args a)
     float4 v = *(const float4 *)(a.x + (size_t)t * a.n + i);
     *(uint2 *)((bf16 *)a.y16 + (size_t)t * a.n + i) =
         make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
+}
+
+KERNEL eager_add(const __grid_constant__ struct eager_add_args a)
+{
+    int t = blockIdx.y, i = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    release_next();
+    after_previous();
+    if (t >= *a.count || i >= a.n)
+        return;
+    float4 x = *(const float4 *)(a.x + (size_t)t * a.n + i);
+    float4 *y = (float4 *)(a.y + (size_t)t * a.n + i), sum = *y;
+    *y = make_float4(sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w);
 }
 
 /* 8 numbers g, u, g, u, ... of row t from column `in` on. */
@@ -215,7 +227,7 @@ __device__ __forceinline__ uint4 pack8(const float (&v)[ROPE_EACH])
 
 /* What turns with a lane's pairs: head norm, then RoPE at the token's position. */
 template <int HD>
-__device__ __forceinline__ void turn(const struct eager_rope_args &a, int t, int d,
+__device__ __forceinline__ void rope(const struct eager_rope_args &a, int t, int d,
                                      const float *gain, float (&v)[ROPE_EACH])
 {
     if (gain) { /* the same for all lanes of a head; other heads of the warp may have none */
@@ -266,7 +278,7 @@ template <int HD> __device__ void rope_head(const struct eager_rope_args &a, int
             v[j] *= r;
     }
     if (kind < 2)
-        turn<HD>(a, t, d, gain, v);
+        rope<HD>(a, t, d, gain, v);
     if (kind == 0) {
         size_t q = ((size_t)t * a.heads + head) * HD + d;
         if (a.q && t < a.q_rows) {

@@ -219,16 +219,16 @@ template <int HD> __device__ void prefill(const struct eager_prefill_args &a)
     fetch<HD>(memory, a.k_pages, a, tile, kvh, 0, end);
     fetch<HD>(memory + SIZE, a.v_pages, a, tile, kvh, 0, end);
     asm volatile("cp.async.commit_group;" ::: "memory");
-    for (int from = 0, turn = 0; from < end; from += POSITIONS, turn ^= 1) {
+    for (int from = 0, buffer = 0; from < end; from += POSITIONS, buffer ^= 1) {
         if (from + POSITIONS < end) {
-            bf16 *next = memory + (turn ^ 1) * 2 * SIZE;
+            bf16 *next = memory + (buffer ^ 1) * 2 * SIZE;
             fetch<HD>(next, a.k_pages, a, tile, kvh, from + POSITIONS, end);
             fetch<HD>(next + SIZE, a.v_pages, a, tile, kvh, from + POSITIONS, end);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
         asm volatile("cp.async.wait_group 1;" ::: "memory");
         __syncthreads();
-        multiply<HD>(q, memory + turn * 2 * SIZE, memory + (turn * 2 + 1) * SIZE, r,
+        multiply<HD>(q, memory + buffer * 2 * SIZE, memory + (buffer * 2 + 1) * SIZE, r,
                      a.scale * 1.44269504f, from, tile.position + row);
         __syncthreads();
     }

@@ -8,8 +8,8 @@
  *
  * A consumer keeps its sums O and scores S in registers. While tensor cores do O += P V of one
  * tile, its threads turn the scores of the next one into probabilities (FlashAttention 3, Shah
- * 2024); with TURNS the two consumers also take turns at issuing, so that one's products run during
- * the other's exponentials, which take as long as the products when heads are 64 wide.
+ * 2024); with PINGPONG the two consumers also take turns at issuing, so that one's products run
+ * during the other's exponentials, which take as long as the products when heads are 64 wide.
  *
  *   q16 [M, heads, HD], pages [page][kv_head][KV_PAGE][HD], a16 [M, heads, HD]
  *
@@ -22,8 +22,8 @@
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-#ifndef TURNS
-#define TURNS 1
+#ifndef PINGPONG
+#define PINGPONG 1
 #endif
 
 enum {
@@ -44,12 +44,12 @@ static_assert(sizeof(memory<64>) <= EAGER_WGMMA_SMEM(64) &&
                   sizeof(memory<128>) <= EAGER_WGMMA_SMEM(128),
               "what the host gives");
 
-/* A stage and the parity of its phase; which tile number it is. */
-struct turn {
+/* The stage that a tile waits in, and the parity of the phase of its barriers. */
+struct pipe_state {
     int stage, parity;
 };
 
-__device__ __forceinline__ struct turn turn_of(int tile)
+__device__ __forceinline__ struct pipe_state pipe_at(int tile)
 {
     return {tile % STAGES, tile / STAGES & 1};
 }
@@ -86,7 +86,7 @@ __device__ __forceinline__ void fetch(char *stage, const void *pages,
 /* Load number `load`, of this thread, is there: 0 the first keys, 1 the first values, 2 keys ... */
 template <int HD> __device__ __forceinline__ void announce(struct memory<HD> &m, int load)
 {
-    int stage = turn_of(load / 2).stage;
+    int stage = pipe_at(load / 2).stage;
     barrier_arrive(load % 2 ? &m.v_full[stage] : &m.k_full[stage]);
 }
 
@@ -98,7 +98,7 @@ __device__ __forceinline__ void produce(struct memory<HD> &m, const struct eager
 {
     int announced = 0;
     for (int load = 0; load < 2 * tiles; load++) {
-        struct turn t = turn_of(load / 2);
+        struct pipe_state t = pipe_at(load / 2);
         bool values = load % 2;
         barrier *empty = values ? &m.v_empty[t.stage] : &m.k_empty[t.stage];
         if (!barrier_done(empty, t.parity ^ 1)) {
@@ -249,13 +249,13 @@ enum { TURN = 1 + CONSUMERS };
 
 __device__ __forceinline__ void await_turn(int consumer)
 {
-    if (TURNS)
+    if (PINGPONG)
         named_sync(TURN + consumer, 2 * GROUP_THREADS);
 }
 
-__device__ __forceinline__ void pass_turn(int consumer)
+__device__ __forceinline__ void pass_on(int consumer)
 {
-    if (TURNS)
+    if (PINGPONG)
         named_arrive(TURN + (consumer ^ 1), 2 * GROUP_THREADS);
 }
 
@@ -277,7 +277,7 @@ __device__ __forceinline__ void consume(struct memory<HD> &m, const struct eager
     rows<HD> r = {{-INFINITY, -INFINITY}}; /* and sums of 0 */
     take_queries<HD>(m.q[consumer], a, tile, head, consumer);
     if (consumer == 1)
-        pass_turn(consumer); /* the first turn is consumer 0's */
+        pass_on(consumer); /* the first turn is consumer 0's */
     barrier_wait(&m.k_full[0], 0);
     wgmma_begin();
     score<HD>(s, q, shared_at(m.k[0]));
@@ -290,13 +290,13 @@ __device__ __forceinline__ void consume(struct memory<HD> &m, const struct eager
     if (tiles > 1)
         barrier_wait(&m.k_full[1], 0);
     for (int i = 1; i < tiles; i++) {
-        struct turn now = turn_of(i), before = turn_of(i - 1), next = turn_of(i + 1);
+        struct pipe_state now = pipe_at(i), before = pipe_at(i - 1), next = pipe_at(i + 1);
         await_turn(consumer);
         wgmma_begin();
         score<HD>(s, q, shared_at(m.k[now.stage]));
         barrier_wait(&m.v_full[before.stage], before.parity);
         add<HD>(r, p, shared_at(m.v[before.stage]));
-        pass_turn(consumer);
+        pass_on(consumer);
         wgmma_wait<1>();
         settle(s);
         give_back(&m.k_empty[now.stage]);
@@ -313,7 +313,7 @@ __device__ __forceinline__ void consume(struct memory<HD> &m, const struct eager
         rescale<HD>(r);
         pack(p, s);
     }
-    struct turn end = turn_of(tiles - 1);
+    struct pipe_state end = pipe_at(tiles - 1);
     barrier_wait(&m.v_full[end.stage], end.parity);
     wgmma_begin();
     add<HD>(r, p, shared_at(m.v[end.stage]));

@@ -11,7 +11,7 @@
  * x is what a block has to wait for, M K floats, and it would be read by every block: so SPLIT
  * blocks of a cluster share K, and each reads its part only. Their partial sums meet in shared
  * memory: token t belongs to block t % SPLIT, where the others store theirs tile by tile; one
- * cluster barrier at the end, or where they do not all fit one for each ROUND of passes, while the
+ * cluster barrier at the end, or where they do not all fit one for each REDUCE of passes, while the
  * next weights are on their way. For q/k norm a cluster owns whole heads.
  *
  * Norm: x * gain is multiplied; 1/rms(x) is applied to the finished sum. One rounded number is then
@@ -49,23 +49,25 @@
 #define PACKED_LAYOUT TILE_LAYOUT
 enum { SMEM_STAGE = THREADS * TILES * UNROLL * STAGE * 32 };
 
-/* Where turn t > 0 of the first STAGE after the first waits in shared memory, this lane's part. */
+/* Where iteration t > 0 of the first STAGE after the first waits in shared memory, this lane's
+ * part. */
 __device__ __forceinline__ uint4 *staged(char *shared, int t, int u, int r, int s)
 {
     return (uint4 *)(shared + SMEM_X + SMEM_PART) +
            ((((t - 1) * UNROLL + u) * TILES + r) * 2 + s) * THREADS + threadIdx.x;
 }
 
-/* Copies the turns that follow the first, of this pass and the next ones. */
+/* Copies the iterations that follow the first, of this pass and the next ones. */
 __device__ __forceinline__ void stage(const struct region_args &a, char *shared,
                                       const struct where &at)
 {
     int passes = passes_of(at);
 #pragma unroll
     for (int t = 1; t <= STAGE; t++) {
-        if (t / TURNS >= passes)
+        if (t / ITERATIONS >= passes)
             return;
-        const uint4 *w = tile_weights(a, at, first_tile(at, t / TURNS)) + t % TURNS * UNROLL * 64;
+        const uint4 *w =
+            tile_weights(a, at, first_tile(at, t / ITERATIONS)) + t % ITERATIONS * UNROLL * 64;
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
 #pragma unroll
@@ -77,7 +79,7 @@ __device__ __forceinline__ void stage(const struct region_args &a, char *shared,
     }
 }
 
-typedef uint4 fragments[TILES][UNROLL][2]; /* of a turn: what a lane has in flight */
+typedef uint4 fragments[TILES][UNROLL][2]; /* of an iteration: what a lane has in flight */
 
 __device__ __forceinline__ void load_first(fragments &buffer, weights w, const struct where &)
 {
@@ -105,7 +107,7 @@ __device__ __forceinline__ void prefetch_passes(const struct region_args &a, con
     }
 }
 
-/* c += w b for tile r of step u of a turn; w0 and w1 are the halves of the step's columns. */
+/* c += w b for tile r of step u of an iteration; w0 and w1 are the halves of the step's columns. */
 __device__ __forceinline__ void multiply_step(int r, int u, uint4 w0, uint4 w1, const uint4 *b,
                                               all_sums &c)
 {
@@ -117,7 +119,7 @@ __device__ __forceinline__ void multiply_step(int r, int u, uint4 w0, uint4 w1, 
     }
 }
 
-/* c += W x over one pass. Registers that become free are loaded with the next turn that is not
+/* c += W x over one pass. Registers that become free are loaded with the next iteration that is not
  * staged. xp: this lane's first activations; w and next: this and the next pass's weights. */
 __device__ __forceinline__ void multiply_pass(const struct region_args &a, const struct where &at,
                                               char *shared, const bf16 *xp, fragments &buffer,
@@ -126,7 +128,7 @@ __device__ __forceinline__ void multiply_pass(const struct region_args &a, const
 {
 #pragma unroll 1
     for (int k = 0; k < STEPS; k += UNROLL) {
-        int t = p * TURNS + k / UNROLL; /* of the block's turns */
+        int t = p * ITERATIONS + k / UNROLL; /* of those of the block */
         bool more = p + 1 < passes, waits = STAGE && t > 0 && t <= STAGE;
         int kn = k + (STAGE && t == 0 ? STAGE + 1 : 1) * UNROLL, later = STAGE ? kn / STEPS : 0;
         const uint4 *from = kn < STEPS ? w + kn * 64 : next;

@@ -109,11 +109,12 @@ __device__ __forceinline__ int first_step(int part)
     return part * STEPS / SPLIT;
 }
 
-struct turn {
+/* A stage, and the parity of the phase of its barriers. */
+struct pipe_state {
     int stage, parity;
 };
 
-__device__ __forceinline__ void advance(struct turn &t)
+__device__ __forceinline__ void advance(struct pipe_state &t)
 {
     if (++t.stage == STAGES)
         t = {0, t.parity ^ 1};
@@ -147,7 +148,7 @@ __device__ __forceinline__ void ask_tokens(const struct region_args &a, struct m
 __device__ __forceinline__ void produce(const struct region_args &a, struct memory &s,
                                         const struct units &u, int rank, int early)
 {
-    struct turn t = {0, 0};
+    struct pipe_state t = {0, 0};
     for (int unit = u.first; unit < u.all; unit += u.step) {
         struct place at = place_of(u, unit, rank);
         for (int k = first_step(at.part); k < first_step(at.part + 1); k++) {
@@ -175,7 +176,7 @@ __device__ __forceinline__ void give_back(struct memory &s, int stage, int part)
 
 /* This warpgroup's sums of a unit. */
 __device__ __forceinline__ void multiply(struct memory &s, const struct place &at, int group,
-                                         struct turn &t, sums &c)
+                                         struct pipe_state &t, sums &c)
 {
     int steps = first_step(at.part + 1) - first_step(at.part), before = 0;
 #pragma unroll 1
@@ -206,7 +207,7 @@ __device__ __forceinline__ void multiply(struct memory &s, const struct place &a
 __device__ __forceinline__ void consume(const struct region_args &a, struct memory &s,
                                         const struct units &u, int rank, int group)
 {
-    struct turn t = {0, 0};
+    struct pipe_state t = {0, 0};
     int m = a.counts->m, parity = 0;
     for (int unit = u.first; unit < u.all; unit += u.step, parity ^= 1) {
         struct place at = place_of(u, unit, rank);

@@ -255,7 +255,7 @@ static int compare_batch(struct check *k, int32_t at, const struct device_outcom
     return rc;
 }
 
-/* The next cases, as many as there is a turn for; *at: the first that has not run. */
+/* The next cases, as many as there is a slice for; *at: the first that has not run. */
 static int run_batch(struct check *k, struct device_probe *device, int32_t *at, bool *spent,
                      struct err *err)
 {

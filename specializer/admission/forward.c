@@ -14,7 +14,7 @@ struct forward {
     struct plan *plan;
     int32_t sequences, length, seq_pages;
     int32_t m; /* most tokens of a step */
-    const struct cpu_kernel *kernel[REGION_NODES];
+    const struct cpu_kernel *kernel[REGION_LOCAL];
     uint32_t whole;     /* spans that run as one kernel */
     void *(*packed)[3]; /* [layers], of `packs`, in `arena` */
     char *arena;
@@ -80,7 +80,7 @@ struct forward *forward_open(const struct model *model, int32_t sequences, int32
     f->page_table = xcalloc((size_t)sequences * (size_t)f->seq_pages, sizeof *f->page_table);
     f->span = xcalloc((size_t)sequences, sizeof *f->span);
     f->team = (struct team){0, 1, alone_barrier, NULL, NULL};
-    for (int r = 0; r < REGION_NODES; r++) {
+    for (int r = 0; r < REGION_LOCAL; r++) {
         f->kernel[r] = eager_cpu((enum region)r);
         for (int32_t i = 1; i <= f->m; i++)
             grow_scratch(f, f->kernel[r]->scratch_bytes(i, 1));

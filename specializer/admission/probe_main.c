@@ -8,9 +8,9 @@
  * foreign code to children of its own, so a crash or a hang there becomes a reason here.
  *
  * `whet probe --serve` answers request after request on the socket that is its stdin, and works on
- * the device only in the turns that it is given there (prober.c has the messages). It keeps what is
- * the same for every kernel: the context, the open model, a drawn one. After a kernel that did more
- * than compute wrong numbers it answers once more and ends.
+ * the device only in the slices that it is given there (prober.c has the messages). It keeps what
+ * is the same for every kernel: the context, the open model, a drawn one. After a kernel that did
+ * more than compute wrong numbers it answers once more and ends.
  */
 #include <errno.h>
 #include <math.h>
@@ -40,7 +40,7 @@ struct examiner {
     struct drawn_model drawn[2]; /* the second for heads */
     const struct backend_ops *ops;
     struct device_session *session;
-    struct device_turns turns;
+    struct device_slices slices;
     bool spent;
 };
 
@@ -66,7 +66,7 @@ static int device_there(struct examiner *x, struct err *err)
     if (!x->ops->probe)
         return err_set(err, "the backend %s has no probe", x->ops->name);
     if (!x->session)
-        x->session = x->ops->probe->start(&x->turns, err);
+        x->session = x->ops->probe->start(&x->slices, err);
     return x->session ? 0 : -1;
 }
 
@@ -278,7 +278,7 @@ static bool line_over(void *ctx)
     return clock_ns() >= l->until_ns;
 }
 
-/* A turn that came so late that it is over goes back at once. */
+/* A slice that came so late that it is over goes back at once. */
 static void line_begin(void *ctx)
 {
     struct line *l = ctx;
@@ -288,7 +288,7 @@ static void line_begin(void *ctx)
         say(l, "want");
         do
             hear(l);
-        while (sscanf(l->text, "turn %lld", &until) != 1);
+        while (sscanf(l->text, "slice %lld", &until) != 1);
         l->until_ns = until;
         l->held = true;
     }
@@ -298,7 +298,7 @@ static int serve(struct examiner *x)
 {
     struct line l = {.fd = 0};
     struct err err = {""};
-    x->turns = (struct device_turns){line_begin, line_over, line_end, &l};
+    x->slices = (struct device_slices){line_begin, line_over, line_end, &l};
     leave_cores();
     if (device_there(x, &err) != 0)
         fprintf(stderr, "%s\n", err.msg); /* each request will say so, too */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* prober.c - the server's side of the process that probes kernels on a device.
  *
- * A turn runs on the engine thread between two steps: it tells the process to go, and waits until
+ * A slice runs on the engine thread between two steps: it tells the process to go, and waits until
  * the device was given back or the time is up. A kernel that hangs therefore delays one step by
- * GRACE_NS, and the steps until its process is killed by the turns that two contexts take; nobody
- * waits for it. What the turn took is charged to the engine's meter like any other slice.
+ * GRACE_NS, and the steps until its process is killed by the time slices of the driver; nobody
+ * waits for it. What the slice took is charged to the engine's meter like that of a bench.
  *
  * Whatever the process does, the server only ever reads whole messages from it or learns that it is
  * gone. If it goes while it has a request, that is the kernel's fault if a signal other than
@@ -28,9 +28,9 @@
 #include "config/log.h"
 
 enum { OUTPUT_MAX = 16 * 1024, RESTART_S = 5, RESTART_MOST_S = 120 };
-static const int64_t grace_ns = 10000000;         /* of a turn, before the engine goes on */
-static const int64_t overdue_ns = 3000000000;     /* of a turn, before its process is killed */
-static const int64_t lonely_budget_ns = 10000000; /* of a turn where there is no engine */
+static const int64_t grace_ns = 10000000;         /* of a slice, before the engine goes on */
+static const int64_t overdue_ns = 3000000000;     /* of a slice, before its process is killed */
+static const int64_t lonely_budget_ns = 10000000; /* of a slice where there is no engine */
 
 struct prober {
     const struct stage_env *env;
@@ -40,9 +40,9 @@ struct prober {
     int failures; /* processes since the last answer */
     bool gone;    /* it closed its end */
     bool wants, held;
-    int64_t turn_until_ns; /* of a turn that was not given back; 0: none */
-    struct errand *queue;  /* the first may be ASKED */
-    _Atomic uint64_t starts, turns, late;
+    int64_t slice_until_ns; /* of a slice that was not given back; 0: none */
+    struct errand *queue;   /* the first may be ASKED */
+    _Atomic uint64_t starts, slices, late;
 };
 
 double prober_patience_s(int failures, bool busy)
@@ -82,7 +82,7 @@ static void start(struct prober *p)
     close(pair[1]);
     p->fd = pair[0];
     p->gone = p->wants = false;
-    p->turn_until_ns = 0;
+    p->slice_until_ns = 0;
     if (p->process) {
         atomic_fetch_add(&p->starts, 1);
         return;
@@ -137,7 +137,7 @@ static void listen_to(struct prober *p)
         if (strcmp(text, "want") == 0) {
             p->wants = true;
         } else if (strcmp(text, "rest") == 0) {
-            p->turn_until_ns = 0;
+            p->slice_until_ns = 0;
         } else if (e && (strncmp(text, "answer ", 7) == 0 || strncmp(text, "last ", 5) == 0)) {
             e->answer = xstrdup(strchr(text, ' ') + 1);
             p->gone = text[0] == 'l';
@@ -148,19 +148,19 @@ static void listen_to(struct prober *p)
     }
 }
 
-/* ---- turns ---------------------------------------------------------------------------------- */
+/* ---- slices ---------------------------------------------------------------------------------- */
 
 /* A slice: on the engine thread, while the specializer's waits. */
-static int turn(void *ctx, int64_t budget_ns)
+static int slice(void *ctx, int64_t budget_ns)
 {
     struct prober *p = ctx;
     char text[40];
     int64_t until = clock_ns() + budget_ns, left;
-    snprintf(text, sizeof text, "turn %lld", (long long)until);
+    snprintf(text, sizeof text, "slice %lld", (long long)until);
     p->wants = false;
-    p->turn_until_ns = until;
+    p->slice_until_ns = until;
     tell(p, text);
-    while (p->turn_until_ns && !p->gone && (left = until + grace_ns - clock_ns()) > 0) {
+    while (p->slice_until_ns && !p->gone && (left = until + grace_ns - clock_ns()) > 0) {
         struct pollfd at = {p->fd, POLLIN, 0};
         struct timespec wait = {0, left < 100000000 ? (long)left : 100000000};
         if (ppoll(&at, 1, &wait, NULL) > 0)
@@ -169,14 +169,14 @@ static int turn(void *ctx, int64_t budget_ns)
     return 1;
 }
 
-static void give_turn(struct prober *p)
+static void give_slice(struct prober *p)
 {
-    atomic_fetch_add(&p->turns, 1);
+    atomic_fetch_add(&p->slices, 1);
     if (!p->env->engine)
-        turn(p, lonely_budget_ns);
-    else if (engine_slices(p->env->engine, turn, p) < 0)
+        slice(p, lonely_budget_ns);
+    else if (engine_slices(p->env->engine, slice, p) < 0)
         return; /* the engine stops */
-    if (p->turn_until_ns)
+    if (p->slice_until_ns)
         atomic_fetch_add(&p->late, 1);
 }
 
@@ -199,7 +199,7 @@ static void look_after(struct prober *p)
     char how[80], reason[200];
     int64_t now = clock_ns();
     double limit = 10 * p->env->config->specializer_probe_timeout;
-    if (p->turn_until_ns && now > p->turn_until_ns + overdue_ns) {
+    if (p->slice_until_ns && now > p->slice_until_ns + overdue_ns) {
         fail(p, true, "hang: it did not give the device back");
         stop(p);
     } else if (asked(p) && (double)(now - p->asked_ns) * 1e-9 > limit) {
@@ -248,7 +248,7 @@ void prober_poll(struct prober *p)
     if (p->queue && p->queue->state == ERRAND_WAITS && !p->gone && !p->held)
         ask(p);
     if (p->wants && !p->held && !p->gone)
-        give_turn(p);
+        give_slice(p);
     look_after(p);
 }
 
@@ -302,7 +302,7 @@ void prober_hold(struct prober *p, bool hold)
 struct prober_counts prober_counts(const struct prober *p)
 {
     struct prober_counts none = {0};
-    return p ? (struct prober_counts){atomic_load(&p->starts), atomic_load(&p->turns),
+    return p ? (struct prober_counts){atomic_load(&p->starts), atomic_load(&p->slices),
                                       atomic_load(&p->late)}
              : none;
 }

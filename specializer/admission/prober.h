@@ -3,14 +3,14 @@
  *
  * For backends whose probe needs a context of its own: making one takes a quarter of a second and
  * is felt by the server's steps, and so is every piece of work that the process puts between them.
- * So there is one process as long as the server lives, and it works in turns that the engine lends
+ * So there is one process as long as the server lives, and it works in slices that the engine lends
  * (engine/tuning.h), while no step is under way.
  *
  * Messages on a socket that keeps their borders, so each comes whole or not at all:
  *
  *   to the process      examine PATH     of a request (probe_request.h)
- *                       turn T           the device is yours until T (ns, CLOCK_MONOTONIC)
- *   from the process    want             a turn, please
+ *                       slice T          the device is yours until T (ns, CLOCK_MONOTONIC)
+ *   from the process    want             a slice, please
  *                       rest             nothing of mine is on the device any more
  *                       answer JSON
  *                       last JSON        an answer, after which it ends
@@ -43,9 +43,9 @@ void prober_close(struct prober *p); /* ends the process; no errand is left; NUL
 void prober_add(struct prober *p, struct errand *e);
 /* An errand under way ends with its process. */
 void prober_remove(struct prober *p, struct errand *e);
-/* Asks, listens, gives a turn if one is wanted, which may wait for the engine. */
+/* Asks, listens, gives a slice if one is wanted, which may wait for the engine. */
 void prober_poll(struct prober *p);
-/* Held: no turns are given, and no time passes for what is under way. */
+/* Held: no slices are given, and no time passes for what is under way. */
 void prober_hold(struct prober *p, bool hold);
 
 /* Seconds from a start to the next one, when the last `failures` processes answered nothing. */
@@ -53,7 +53,7 @@ double prober_patience_s(int failures, bool busy);
 
 /* Since the prober was opened; any thread. */
 struct prober_counts {
-    uint64_t starts, turns, late; /* late: turns that were not given back in time */
+    uint64_t starts, slices, late; /* late: slices that were not given back in time */
 };
 struct prober_counts prober_counts(const struct prober *p);
 

@@ -75,7 +75,7 @@ char *prompt_fill(const char *file, const struct prompt_value *v, int n, struct 
 
 const char *agent_seed(enum machine_kind machine, enum region region)
 {
-    static const char *const file[REGION_COUNT] = {
+    static const char *const file[REGION_NODES] = {
         [REGION_ATTN_IN] = "seed_attn_in", [REGION_ATTN] = "seed_attn",
         [REGION_ATTN_OUT] = "seed_out",    [REGION_MLP_IN] = "seed_mlp_in",
         [REGION_MLP_OUT] = "seed_out",     [REGION_HEAD] = "seed_head"};
@@ -99,7 +99,7 @@ static void cut(FILE *out, const char *header, const char *begin)
 
 static char *args_text(enum machine_kind machine, enum region region)
 {
-    static const char *const own[REGION_COUNT] = {
+    static const char *const own[REGION_NODES] = {
         [REGION_ATTN_IN] = "attn_in_args {", [REGION_ATTN] = "attn_args {",
         [REGION_ATTN_OUT] = "out_args {",    [REGION_MLP_IN] = "mlp_in_args {",
         [REGION_MLP_OUT] = "out_args {",     [REGION_HEAD] = "head_args {"};

@@ -40,8 +40,7 @@ bool slot_list_has(const char *list, const struct slot *slot)
 
 int slot_list_check(const char *list, struct err *err)
 {
-    const struct kernel *const none[REGION_NODES] = {0};
-    struct dispatch *d = dispatch_open_spans(none);
+    struct dispatch *d = dispatch_open_names();
     char name[NAME_MOST];
     bool known = true;
     while (known && next_name(&list, name)) {

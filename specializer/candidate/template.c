@@ -124,7 +124,7 @@ static int32_t layer_type(const struct model *m, size_t at)
 static int32_t kept_type(const struct model *m, enum region region)
 {
     int32_t type = (int32_t)device_type(m, region, 0);
-    for (int32_t l = 1; l < region_runs(region, m->shape.layers); l++)
+    for (int32_t l = 1; l < m->shape.layers && !region_info(region)->once; l++)
         if ((int32_t)device_type(m, region, l) != type)
             return DTYPE_COUNT;
     return type;
@@ -162,6 +162,7 @@ static void fill_types(struct facts *f, const struct model *m, enum region regio
         t[2] = LAYER_TYPE(down);
         break;
     case REGION_ATTN:
+    case REGION_REDUCE:
         break;
     }
 #undef LAYER_TYPE

@@ -4,7 +4,7 @@
  * The formula knows knobs by their roles (kernels/roles.def); a template without one of them takes
  * its neutral value, and a role that is not known here is left to learning. On a GPU the formula is
  * bytes over the measured bandwidth, less what is lost with few bytes in flight or an uneven last
- * wave, plus the boundary; attention by ordinary units is counted in turns of latency.
+ * wave, plus the boundary; attention by ordinary units is counted in iterations of a latency each.
  */
 #include "specializer/search/cost.h"
 
@@ -52,6 +52,7 @@ static void region_matrix(const struct facts *f, double *rows, double *cols)
         *rows = 3.0 * f->FFN;
         break;
     case REGION_EMBED:
+    case REGION_REDUCE:
         break;
     }
 }
@@ -172,7 +173,7 @@ static struct gemv_shape gemv_shape(const struct template *t, const struct point
     struct gemv_shape g = {.warps = kw * rw, .m = fmax(1, f->M_MAX), .ring = stages > 0};
     double unroll = fmin(role_value(t, p, ROLE_UNROLL), cols / CHUNK / kw);
     double waiting = g.warps * step * each * unroll * fmax(1, stages);
-    g.in_registers = role_value(t, p, ROLE_X) > 0;
+    g.in_registers = role_value(t, p, ROLE_XREGS) > 0;
     g.walks = persist > 0;
     g.tiles = ceil(rows / (each * rw));
     g.split = fmax(1, role_value(t, p, ROLE_K_SPLIT));
@@ -207,11 +208,11 @@ static double gemv_s(const struct cost *c, const struct template *t, const struc
     double x_bytes = g.blocks * own * 4 * g.m * (g.in_registers ? role_value(t, p, ROLE_RW) : 1);
     double batches = g.in_registers ? 1 : ceil(own * g.m / (4 * g.warps * LANES * BATCH));
     double next = role_value(t, p, ROLE_NEXT) * 1048576.0; /* pays in the step, not here */
-    double turns =
+    double iterations =
         g.walks ? ceil(g.tiles * g.split / g.blocks) : 0.3 * fmax(1, g.blocks / (f->SMS * g.fit));
     seconds += g.split > 1 ? 0.6e-6 : 0; /* its blocks meet */
     seconds += (1.3 * x_bytes + 0.5 * next) / c->machine->read_bandwidth;
-    seconds += 0.12e-6 * batches + 0.4e-6 * turns + 0.09e-6 * g.steps;
+    seconds += 0.12e-6 * batches + 0.4e-6 * iterations + 0.09e-6 * g.steps;
     return fmax(seconds, 2 * g.m * rows * cols / (c->machine->peak_flops * 0.05));
 }
 
@@ -269,7 +270,7 @@ static double mma_s(const struct cost *c, const struct template *t, const struct
     double reads = rows * cols / (16 * g.wide) * g.tokens * terms * 2 / (f->SMS * shared_bandwidth);
     double x = g.clusters * g.tokens * cols * 4 * again / (c->machine->read_bandwidth * l2);
     double sums = g.split > 1 ? rows * g.tokens * 4 / c->machine->read_bandwidth : 0;
-    double passes = ceil(g.units / g.clusters / g.warps), round = role_value(t, p, ROLE_ROUND);
+    double passes = ceil(g.units / g.clusters / g.warps), round = role_value(t, p, ROLE_REDUCE);
     if (round > 0) /* a barrier each, and the first weights after it are there by then */
         sums += 0.8e-6 * (ceil(passes / round) - 1);
     work = fmax(work, reads);
@@ -346,10 +347,10 @@ static double attention_s(const struct cost *c, const struct template *t, const 
     double parts = role_value(t, p, ROLE_PARTS), m = fmax(1, f->M_MAX);
     double blocks = splits * f->KV_HEADS * parts * m;
     double room = attention_room(f, warps, f->HEADS / (f->KV_HEADS * parts), piece, stages);
-    double turns = ceil(SOME_CONTEXT / (splits * warps * piece)), latency = 0.8e-6;
+    double iterations = ceil(SOME_CONTEXT / (splits * warps * piece)), latency = 0.8e-6;
     double waves = ceil(blocks / (f->SMS * room));
     double merge = splits > 1 ? role_value(t, p, ROLE_MERGE) ? 0.4e-6 : 0.8e-6 : 0;
-    double chain = waves * (turns * latency / fmin(stages, 2) + merge);
+    double chain = waves * (iterations * latency / fmin(stages, 2) + merge);
     double loads = 4.0 * SOME_CONTEXT * f->KV_HEADS * f->HEAD_DIM * m / c->machine->read_bandwidth;
     return fmax(chain, loads) + 0.2 * fmin(chain, loads);
 }
@@ -364,15 +365,15 @@ static double attention_mma_s(const struct cost *c, const struct template *t, co
     double stages = role_value(t, p, ROLE_STAGES), page = 64.0 * f->HEAD_DIM, m = fmax(1, f->M_MAX);
     double persist = role_value(t, p, ROLE_PERSIST); /* blocks that all pages are dealt to */
     double blocks = persist > 0 ? persist * f->SMS : splits * f->KV_HEADS * m;
-    double turns = ceil(SOME_PAGES * f->KV_HEADS * m / (blocks * warps));
+    double iterations = ceil(SOME_PAGES * f->KV_HEADS * m / (blocks * warps));
     double fit = stages > 0 ? floor(SHARED / (warps * stages * page + SUMS))
                             : floor(REGISTERS / (warps * 32 * (f->HEAD_DIM + 40.0)));
     double room = fmax(1, fmin(BLOCKS_MOST, fit)) * f->SMS;
-    double flight = fmin(blocks, room) / f->SMS * warps * fmin(fmax(1, stages), turns) * page;
+    double flight = fmin(blocks, room) / f->SMS * warps * fmin(fmax(1, stages), iterations) * page;
     double uneven = blocks > room ? 1 + 0.5 * (1 / wave_share(blocks, room) - 1) : 1;
     double bytes = page * SOME_PAGES * f->KV_HEADS * m;
     double loads = bytes / kept_bandwidth(c, f, flight, 2, 0.2) * uneven;
-    double work = ceil(blocks / room) * (latency_s + turns * 0.4e-6);
+    double work = ceil(blocks / room) * (latency_s + iterations * 0.4e-6);
     bool parts = splits > 1 || persist > 0;
     double merge = parts ? role_value(t, p, ROLE_MERGE) ? 0.4e-6 : 0.8e-6 : 0;
     return fmax(loads, work) + 0.2 * fmin(loads, work) + merge;

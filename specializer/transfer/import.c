@@ -232,8 +232,7 @@ static int import_batch(struct import *m, const cJSON **row, struct err *err)
 
 static int import_rows(struct store *s, const cJSON *rows, const char *who, struct err *err)
 {
-    const struct kernel *const none[REGION_NODES] = {0};
-    struct import m = {.s = s, .who = who, .slots = dispatch_open_spans(none)};
+    struct import m = {.s = s, .who = who, .slots = dispatch_open_names()};
     m.left = xcalloc((size_t)dispatch_slots(m.slots) + 1, sizeof *m.left);
     int taken = 0, r = 0;
     for (const cJSON *row = rows->child; row && r >= 0; taken += r)

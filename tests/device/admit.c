@@ -10,7 +10,7 @@
 int admit(const struct model *model, const char *object, const struct check_range *range,
           struct check_result *result, struct err *e)
 {
-    static const struct device_turns always = {0};
+    static const struct device_slices always = {0};
     static struct device_session *session;
     static struct drawn_model drawn;
     bool spent;

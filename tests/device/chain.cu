@@ -30,18 +30,19 @@ static const stage gemv_stages[] = {
     {"+ attention: pieces, early, next",
      "MERGE EARLY SPLITS WARPS PIECE PARTS STAGES NEXT NEXT_LATE TRIGGER", 60},
     {"+ blocks that walk", "ROWS UNROLL RW TRIGGER PERSIST", 60},
-    {"+ K over warps, x in registers", "ROWS UNROLL RW TRIGGER KW X PERSIST CLUSTER LOAD", 60},
+    {"+ K over warps, x in registers", "ROWS UNROLL RW TRIGGER KW XREGS PERSIST CLUSTER LOAD", 60},
     {"+ L2 prefetch, load policy", "TRIGGER PREFETCH NEXT NEXT_LATE LOAD PERSIST", 10},
     {"+ second pass", "", 40},
 };
 static const stage mma_stages[] = {
     {"attention", "SPLITS MERGE EARLY WARPS PIECE PARTS STAGES TRIGGER", 40},
     {"+ tiles, unroll, warps, K over a cluster",
-     "TILES UNROLL WARPS TRIGGER SPLIT PERSIST SPARE NORMED ROUND", 30},
+     "TILES UNROLL WARPS TRIGGER SPLIT PERSIST SPARE NORMED REDUCE", 30},
     {"+ staged weights", "TILES UNROLL WARPS TRIGGER SPLIT PERSIST SPARE STAGE", 30},
     {"+ L2 prefetch, load policy", "TRIGGER SPLIT PERSIST SPARE STAGE PREFETCH LOAD", 10},
     {"+ second pass",
-     "TILES UNROLL WARPS TRIGGER SPLIT PERSIST SPARE NORMED ROUND STAGE PREFETCH LOAD SPLITS MERGE "
+     "TILES UNROLL WARPS TRIGGER SPLIT PERSIST SPARE NORMED REDUCE STAGE PREFETCH LOAD SPLITS "
+     "MERGE "
      "EARLY PIECE PARTS STAGES",
      20},
 };

@@ -158,8 +158,8 @@ int main(int argc, char **argv)
     struct prober_counts n = prober_counts(b.env.prober);
     prober_close(b.env.prober);
     rmdir(b.dir);
-    printf("%d processes, %d turns, %d kept too long; a good kernel %.2f s\n", (int)n.starts,
-           (int)n.turns, (int)n.late, b.slowest_s);
+    printf("%d processes, %d slices, %d kept too long; a good kernel %.2f s\n", (int)n.starts,
+           (int)n.slices, (int)n.late, b.slowest_s);
     printf("%d checks, %d failed\n", checks_made, checks_failed);
     return checks_failed > 0 || checks_made == 0;
 }

@@ -89,7 +89,7 @@ static bool run(struct rig *r, struct made_step *b, float *to)
 
 static const struct inflight *latest(const struct rig *r)
 {
-    return &r->b->inflight[!r->b->turn];
+    return &r->b->inflight[!r->b->parity];
 }
 
 /* ---- decodes beside a prompt ----------------------------------------------------------------- */

@@ -164,7 +164,7 @@ static void live(struct rig *r, struct wide *s, enum region region, const struct
 /* The step that came last ran as a graph. */
 static bool was_graph(const struct rig *r)
 {
-    return r->b->inflight[!r->b->turn].graph;
+    return r->b->inflight[!r->b->parity].graph;
 }
 
 /* A prompt's step that comes again and again becomes a graph, which reads what is in the block

@@ -20,7 +20,7 @@
 #include "tests/device/device_test.h"
 #include "tests/kernels/cuda_build.h"
 
-enum { LONGEST = 16384, MOST_TILES = LONGEST / EAGER_TILE + 1, TURNS = 12, HEAD_MOST = 128 };
+enum { LONGEST = 16384, MOST_TILES = LONGEST / EAGER_TILE + 1, RUNS = 12, HEAD_MOST = 128 };
 
 static const struct heads {
     const char *name;
@@ -150,7 +150,7 @@ static double timed(struct run *r, cudaKernel_t wgmma, struct err *e)
     size_t bytes = row_of(r) * (size_t)r->p.count * 2;
     float best = 1e9f, ms;
     cudaMemset(r->device[3], 0xff, bytes);
-    for (int i = 0; i < TURNS; i++) {
+    for (int i = 0; i < RUNS; i++) {
         cudaEventRecord(spare->event[2], r->rig->b->stream);
         if (go(r, wgmma, e))
             return -1;
@@ -239,7 +239,7 @@ static void compare(struct rig *rig, const struct heads *h, struct prompt p, cud
             apart = fmax(difference(r.a, first, n), apart);
         check(worst < 6e-3 && (!wgmma || (other > 0 && apart < 6e-3)), true,
               "%-12s %5d of %5d: mma %8.1f us %3.0f TFLOPS, rms %.1e; wgmma %8.1f us %3.0f TFLOPS, "
-              "rms %.1e; %3.0f without turns %s",
+              "rms %.1e; %3.0f without ping-pong %s",
               h->name, p.count, p.context, mma, flops / mma * 1e-6, worst, other,
               other > 0 ? flops / other * 1e-6 : 0, apart, without > 0 ? flops / without * 1e-6 : 0,
               e.msg);
@@ -255,7 +255,7 @@ static void compare(struct rig *rig, const struct heads *h, struct prompt p, cud
 static cudaKernel_t without_turns(const struct rig *r, cudaLibrary_t *library, int32_t head_dim)
 {
     const char *root = getenv("WHET_SOURCE_ROOT") ? getenv("WHET_SOURCE_ROOT") : ".";
-    const char *option[] = {"-DTURNS=0"};
+    const char *option[] = {"-DPINGPONG=0"};
     char path[4096], why[WHY_SIZE];
     size_t size;
     cudaKernel_t k = NULL;
@@ -268,7 +268,7 @@ static cudaKernel_t without_turns(const struct rig *r, cudaLibrary_t *library, i
                                     head_dim == 64 ? "eager_wgmma_64" : "eager_wgmma_128") &&
               !cudaFuncSetAttribute((const void *)k, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     EAGER_WGMMA_SMEM(head_dim));
-    check(ok, false, "eager_wgmma.cu without turns: %s", cubin ? "does not load" : why);
+    check(ok, false, "eager_wgmma.cu without ping-pong: %s", cubin ? "does not load" : why);
     free(cubin);
     return ok ? k : NULL;
 }

@@ -276,7 +276,7 @@ static void run_shape(const struct shape_row *row, enum dtype type, const char *
 /* A new folder for objects, and a session. */
 static bool begin(char *dir)
 {
-    static const struct device_turns always = {0};
+    static const struct device_slices always = {0};
     struct err e = {""};
     check(mkdtemp(dir) != NULL, false, "there is a folder for objects");
     session = whet_backend_cuda.probe->start(&always, &e);

@@ -139,7 +139,7 @@ static double timed_graph(struct rig *r, int32_t m, double *host_us)
     *host_us = (double)(clock_ns() - t0) * 1e-3 / TIMES;
     cudaEventRecord(to, r->b->stream);
     cudaEventSynchronize(to);
-    r->b->told = -1; /* whose turn it is on the device */
+    r->b->told = -1; /* the parity on the device is not known */
     cudaEventElapsedTime(&ms, from, to);
     cudaEventDestroy(from);
     cudaEventDestroy(to);

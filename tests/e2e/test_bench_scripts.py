@@ -6,7 +6,11 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 import conftest
+
+pytestmark = pytest.mark.once
 
 SCRIPTS = conftest.ROOT / "scripts"
 

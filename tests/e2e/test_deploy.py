@@ -8,8 +8,9 @@ import pytest
 
 from conftest import PATIENCE, ROOT
 
-pytestmark = pytest.mark.skipif(not shutil.which("haproxy") or not shutil.which("promtool"),
-                                reason="haproxy or prometheus is not installed")
+pytestmark = [pytest.mark.once,
+              pytest.mark.skipif(not shutil.which("haproxy") or not shutil.which("promtool"),
+                                 reason="haproxy or prometheus is not installed")]
 
 
 def check(*folder):

@@ -14,6 +14,7 @@ import requests
 
 from conftest import BINARY, MODEL, ROOT, Server
 
+pytestmark = pytest.mark.once
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md")) + sorted(ROOT.glob("*.md"))
 LAB = sorted((DOCS / "lab").glob("*.md"))  # dated notebooks: of these only the links must hold

@@ -10,6 +10,7 @@ import pytest
 
 from conftest import BINARY, ROOT
 
+pytestmark = pytest.mark.once
 GOLDEN = ROOT / "tests" / "golden"
 TABLES = ("tune_table", "tune_table_huge", "tune_table_gpu", "tune_table_gpu_first")
 

@@ -3,6 +3,8 @@
 
 What is looked at is what the server says of itself and the memory of its process, never a clock."""
 
+import contextlib
+import json
 import re
 import threading
 
@@ -15,9 +17,9 @@ MIB = 1 << 20
 LONG = HEAD + b"Content-Length: %d\r\n\r\n"
 
 
-def resident(s):
+def resident(s, field="VmHWM"):
     with open(f"/proc/{s.process.pid}/status") as f:
-        return int(re.search(r"VmHWM:\s+(\d+) kB", f.read()).group(1)) << 10
+        return int(re.search(field + r":\s+(\d+) kB", f.read()).group(1)) << 10
 
 
 def body_of(size):
@@ -47,6 +49,24 @@ def test_bodies_of_clients_that_left_are_given_up(start):
     s.wait_metric("whet_pending_jobs", 0)
     assert resident(s) - before < 900 * MIB
     assert s.complete("The capital of France is")["choices"][0]["text"].startswith(" Paris")
+
+
+def test_predictions_of_requests_that_wait_hold_no_more_than_a_context(start):
+    """`prediction` is a text of up to a whole body, and a request may wait for long: text and tokens of
+    all of it were kept meanwhile, which nobody counted."""
+    s = start("--engine-max-batch", "1")
+    content = "it is " * (2 * MIB // 6)
+    body = json.dumps({"prompt": "a", "prediction": {"type": "content", "content": content}}).encode()
+    first = json.dumps({"prompt": "a", "max_tokens": 8000, "ignore_eos": True, "stream": True}).encode()
+    with contextlib.ExitStack() as clients:
+        clients.enter_context(s.connect()).sendall(LONG % len(first) + first)
+        s.wait_metric("whet_requests_running", 1)
+        before = resident(s, "VmRSS")
+        for n in range(16):
+            clients.enter_context(s.connect()).sendall(LONG % len(body) + body)
+            s.wait_metric("whet_requests_waiting", n + 1)
+        assert s.metric("whet_pending_bytes") == 16 * 4 * (8192 + 1) + 4
+        assert resident(s, "VmRSS") - before < 32 * MIB
 
 
 def test_operators_do_not_wait_for_texts_that_clients_left(start):

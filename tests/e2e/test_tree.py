@@ -4,7 +4,11 @@
 import shutil
 import subprocess
 
+import pytest
+
 from conftest import ROOT
+
+pytestmark = pytest.mark.once
 
 LINE = "SPDX-License-Identifier: Apache-2.0"
 

@@ -526,7 +526,6 @@ static void run(struct world *w, int members, int dead)
 
 int main(int argc, char **argv)
 {
-    const struct kernel *const none[REGION_NODES] = {0};
     struct tables tables = {0};
     struct err err;
     int version;
@@ -540,7 +539,7 @@ int main(int argc, char **argv)
         tables_read(&tables, argv[2], &err) != 0)
         fail(&err);
     for (int seed = 1; seed <= atoi(argv[4]); seed++) {
-        struct world w = {.db = db, .names = dispatch_open_spans(none), .tables = &tables};
+        struct world w = {.db = db, .names = dispatch_open_names(), .tables = &tables};
         w.seed = (uint64_t)seed;
         hash_hex((uint64_t)clock() * 1000003 + (uint64_t)seed * 64 + (uint64_t)atoi(argv[3]),
                  w.env);

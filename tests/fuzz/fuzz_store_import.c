@@ -43,14 +43,13 @@ static void clean_up(void)
 /* One store for all inputs; opening one takes longer than an import. */
 static void set_up(void)
 {
-    const struct kernel *const none[REGION_NODES] = {0};
     struct err err;
     demand(mkdtemp(folder) != NULL);
     char *path = xasprintf("%s/x.db", folder);
     store = store_open(path, &err);
     free(path);
     demand(store != NULL && store_run(store, &err, "PRAGMA synchronous=OFF", "") == 0);
-    slots = dispatch_open_spans(none);
+    slots = dispatch_open_names();
     atexit(clean_up);
 }
 

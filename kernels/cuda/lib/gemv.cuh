@@ -6,9 +6,9 @@
  * The includer says with FRAGMENTS that weights are operands of tensor cores: then it has its own
  * x and products (bricks_x.cuh), and sums that lie in lanes as such products leave them.
  *
- * The includer has the knobs ROWS, UNROLL, KW, RW, X, PERSIST, CLUSTER, TRIGGER, NEXT and BLOCKS,
- * with FRAGMENTS also SPLIT: blocks of a cluster that have the same rows and share K. It says with
- * NEIGHBOURS how a row is shared by KW warps: 0, chunk by chunk in turn; 1, each has
+ * The includer has the knobs ROWS, UNROLL, KW, RW, XREGS, PERSIST, CLUSTER, TRIGGER, NEXT and
+ * BLOCKS, with FRAGMENTS also SPLIT: blocks of a cluster that have the same rows and share K. It
+ * says with NEIGHBOURS how a row is shared by KW warps: 0, chunk by chunk in turn; 1, each has
  * neighbouring chunks, which one copy can bring.
  *
  * Gains are a layer's own and come from memory, behind all the weights that are on their way if
@@ -50,8 +50,8 @@ enum {
     CHUNK_STEP = (NEIGHBOURS ? 1 : KW) * 256, /* elements from a warp's chunk to its next */
     STEPS = C / UNROLL,
     P = FRAGMENTS ? 32 : power_of_two(ROWS * M),
-    SPAN = 32 / P,                         /* lanes that end up with the same sum */
-    AT_ONCE = X || STEPS <= 4 ? STEPS : 1, /* unrolled */
+    SPAN = 32 / P,                             /* lanes that end up with the same sum */
+    AT_ONCE = XREGS || STEPS <= 4 ? STEPS : 1, /* unrolled */
 #if FRAGMENTS
     HALVES = int_shape<WTYPE>::HALVES,
     PER_TILE = M < 4 / HALVES ? power_of_two(M) : 4 / HALVES, /* tokens of a product */
@@ -65,7 +65,7 @@ enum {
              (HAS_NORM ? K * 4 : 0)
 #else
     SUMS = ROWS * M,
-    SMEM_X = X ? 0 : K * M * 4
+    SMEM_X = XREGS ? 0 : K * M * 4
 #endif
 };
 /* Sums of a tile go to threads in the order of rows, and not to where their last lanes are. */
@@ -150,8 +150,8 @@ __device__ __forceinline__ int shuffled(int e)
 }
 
 struct input {
-    float x[X ? C * M : 1][8]; /* this lane's part, times gain */
-    const float *shared;       /* or [M][K], shuffled */
+    float x[XREGS ? C * M : 1][8]; /* this lane's part, times gain */
+    const float *shared;           /* or [M][K], shuffled */
 };
 
 __device__ __forceinline__ float4 times(float4 v, float4 g)
@@ -188,7 +188,7 @@ __device__ __forceinline__ void take_registers(const struct region_args &a,
         for (int c = 0; c < C; c++) {
             if (HAS_NORM)
                 sum += square(v[t][c][0]) + square(v[t][c][1]);
-            float *x = in->x[X ? t * C + c : 0];
+            float *x = in->x[XREGS ? t * C + c : 0];
             *(float4 *)x = HAS_NORM ? times(v[t][c][0], gain[c][0]) : v[t][c][0];
             *(float4 *)(x + 4) = HAS_NORM ? times(v[t][c][1], gain[c][1]) : v[t][c][1];
         }
@@ -263,7 +263,7 @@ __device__ __forceinline__ void load_gain(const struct region_args &a, float4 (*
 {
 #if HAS_NORM
 #pragma unroll
-    for (int c = 0; c < (X ? C : 0); c++) {
+    for (int c = 0; c < (XREGS ? C : 0); c++) {
         const float *g = a.norm + min(chunk_at(c, at), CHUNKS - 1) * 256 + at.lane * 8;
         gain[c][0] = *(const float4 *)g, gain[c][1] = *(const float4 *)(g + 4);
     }
@@ -276,7 +276,7 @@ __device__ __forceinline__ void take(const struct region_args &a, const struct c
                                      const struct place &at, float (*squares)[M])
 {
     in->shared = shared;
-    if (X)
+    if (XREGS)
         take_registers(a, from, in, gain, at, squares);
     else
         take_shared(a, from, shared, squares);
@@ -295,9 +295,9 @@ __device__ __forceinline__ void multiply(const struct input &in, int c, int r, u
 #pragma unroll
     for (int t = 0; t < M; t++) {
         float4 p, q;
-        if (X) {
-            p = *(const float4 *)in.x[X ? t * C + c : 0];
-            q = *(const float4 *)(in.x[X ? t * C + c : 0] + 4);
+        if (XREGS) {
+            p = *(const float4 *)in.x[XREGS ? t * C + c : 0];
+            q = *(const float4 *)(in.x[XREGS ? t * C + c : 0] + 4);
         } else {
             const float *x = in.shared + t * K + chunk_at(c, at) * 256 + at.lane * 4;
             p = *(const float4 *)x;

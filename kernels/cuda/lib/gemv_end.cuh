@@ -81,11 +81,11 @@ __device__ __forceinline__ float scale_of(const struct region_args &a, const flo
 #if HAS_NORM && FRAGMENTS /* take() has summed them */
     return squares[0][k.t];
 #elif HAS_NORM
-    constexpr int PARTS = X ? KW : KW * RW;
+    constexpr int PARTS = XREGS ? KW : KW * RW;
     float total = 0;
 #pragma unroll
     for (int p = 0; p < PARTS; p++)
-        total += squares[X && KW == 1 ? at.rw : p][k.t];
+        total += squares[XREGS && KW == 1 ? at.rw : p][k.t];
     return rsqrtf(total / K + a.eps);
 #else
     return 1.0f;
@@ -111,11 +111,11 @@ __device__ __forceinline__ float2 companion(const struct region_args &a, int row
 #if AT_ATTN_IN
 /* One element of q, k or v, whose pair's other element is `other`. */
 __device__ __forceinline__ void put_qkv(const struct region_args &a, int row, const struct token &k,
-                                        float v, float other, float2 turn)
+                                        float v, float other, float2 rotation)
 {
     int head = row / HEAD_DIM, d = row % HEAD_DIM;
     if (head < HEADS + KV_HEADS)
-        v = row & 1 ? v * turn.x + other * turn.y : v * turn.x - other * turn.y;
+        v = row & 1 ? v * rotation.x + other * rotation.y : v * rotation.x - other * rotation.y;
     if (head < HEADS) {
         a.q[(size_t)k.t * (HEADS * HEAD_DIM) + row] = v;
         return;
@@ -156,7 +156,7 @@ __device__ __forceinline__ void finish(const struct region_args &a, int row, con
 /* What a thread needs to finish one element of the block's head. */
 struct head_end {
     struct token k;
-    float2 turn;
+    float2 rotation;
     float gain, other_gain;
 };
 
@@ -173,7 +173,7 @@ __device__ __forceinline__ struct head_end head_end_of(const struct region_args 
 /* The rest of it, whose place depends on the position. */
 __device__ __forceinline__ void head_end_turn(const struct region_args &a, struct head_end *h)
 {
-    h->turn = companion(a, blockIdx.x * BLOCK_ROWS + threadIdx.x % BLOCK_ROWS, h->k);
+    h->rotation = companion(a, blockIdx.x * BLOCK_ROWS + threadIdx.x % BLOCK_ROWS, h->k);
 }
 
 /* q/k norm and RoPE of the block's rows of one head, raw[t][BLOCK_ROWS] in shared memory. */
@@ -216,7 +216,7 @@ finish_head(const struct region_args &a, const float (*raw)[BLOCK_ROWS], const s
         v *= scale * h.gain;
         other *= scale * h.other_gain;
     }
-    put_qkv(a, first + r, h.k, v, other, h.turn);
+    put_qkv(a, first + r, h.k, v, other, h.rotation);
 }
 #endif
 

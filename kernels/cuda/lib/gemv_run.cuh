@@ -59,9 +59,9 @@ KERNEL BOUNDS whet_kernel(const __grid_constant__ struct region_args a)
         release_next();
     if ((QK && CLUSTER > 1) || SPLIT > 1)
         cluster_come();
-    float4 gain[X ? C : 1][2];
+    float4 gain[XREGS ? C : 1][2];
     load_gain(a, gain, at);
-    if (!X)
+    if (!XREGS)
         ask_gains(a, shared_x);
     stream.fill();
     if (TRIGGER == 1)

@@ -63,15 +63,15 @@ enum {
     AT_ONCE = NORMED ? TOGETHER : GROUP,      /* tokens of a warp's turn; the last may be none */
     SLOTS = (M + SPLIT - 1) / SPLIT,          /* tokens that a block finishes */
     WARP_SLOTS = (SLOTS + WARPS - 1) / WARPS, /* and a warp, of kept logits */
-    PER_ROUND = ROUND ? ROUND : 1,            /* passes */
-    KEPT_UNITS = ROUND ? ROUND * WARPS : (UNITS + CLUSTERS - 1) / CLUSTERS,
+    PER_REDUCE = REDUCE ? REDUCE : 1,         /* passes */
+    KEPT_UNITS = REDUCE ? REDUCE * WARPS : (UNITS + CLUSTERS - 1) / CLUSTERS,
     KEPT_ROWS = KEPT_UNITS * TILES * 16,
     SMEM_ROWS = TERMS * NT * 8 * LD * 2,
     SMEM_X = SMEM_ROWS + SUMMED * (KS / SUM_COLUMNS) * NT * 8 * 4,
     SMEM_PART = KEPT ? SPLIT * SLOTS * KEPT_ROWS * 4 : 0,
     CHAINS =
         !BRICKS && TILES * NT < 4 ? 4 / (TILES * NT) : 1, /* sums of a row and token side by side */
-    TURNS = (STEPS + UNROLL - 1) / UNROLL,                /* of the main loop in a pass */
+    ITERATIONS = (STEPS + UNROLL - 1) / UNROLL,           /* of the main loop in a pass */
     RAGGED = STEPS % UNROLL != 0                          /* and the last of them has fewer steps */
 };
 
@@ -162,14 +162,15 @@ __device__ __forceinline__ const float *input_row(const struct region_args &a, i
 #endif
 }
 
-/* turn and kv_at are of the tokens that this block finishes, t % SPLIT of its rank, at t / SPLIT.
+/* rotation and kv_at are of the tokens that this block finishes, t % SPLIT of its rank, at t /
+ * SPLIT.
  */
 struct extra {
     float squares[SPLIT][NT * 8]; /* of a part of x, from each block of the cluster */
-    float turn[AT_ATTN_IN ? SLOTS : 1][HEAD_DIM / 2][2]; /* cosine and sine of a token */
-    __align__(16) float gain[2][QK ? HEAD_DIM : 4];      /* of q and k heads */
-    int kv_at[SLOTS];                                    /* -1: no token there */
-    inbox in;                                            /* NORMED: for squares */
+    float rotation[AT_ATTN_IN ? SLOTS : 1][HEAD_DIM / 2][2]; /* cosine and sine of a token */
+    __align__(16) float gain[2][QK ? HEAD_DIM : 4];          /* of q and k heads */
+    int kv_at[SLOTS];                                        /* -1: no token there */
+    inbox in;                                                /* NORMED: for squares */
 };
 
 /* Where column i, a multiple of four, lies in its row: a lane's eight of 32 columns are neighbours,
@@ -376,8 +377,8 @@ __device__ __forceinline__ void take_turns(const struct region_args &a, const st
         int slot = i / (HEAD_DIM / 2), d = i % (HEAD_DIM / 2), t = slot * SPLIT + at.rank;
         int position = a.position[min(t, M - 1)];
         size_t from = (size_t)(t < live ? position : 0) * (HEAD_DIM / 2) + d;
-        copy_word(&e->turn[slot][d][0], a.rope_cos + from);
-        copy_word(&e->turn[slot][d][1], a.rope_sin + from);
+        copy_word(&e->rotation[slot][d][0], a.rope_cos + from);
+        copy_word(&e->rotation[slot][d][1], a.rope_sin + from);
         if (d == 0)
             e->kv_at[slot] = t < live ? a.kv_at[t] : -1;
     }

@@ -123,14 +123,14 @@ __device__ __forceinline__ int local_token(const struct place &at, int i)
     return (i * SPLIT + at.part) * 8 + threadIdx.x % 4 * 2;
 }
 
-/* Where the tokens of a tile are, before its products; `turn` alternates from tile to tile. */
+/* Where the tokens of a tile are, before its products; `parity` alternates from tile to tile. */
 __device__ __forceinline__ void take_tokens(const struct region_args &a, struct memory &s,
-                                            const struct place &at, int m, int turn)
+                                            const struct place &at, int m, int parity)
 {
 #if AT_ATTN_IN
     for (int i = threadIdx.x - 128; i < TOKENS; i += GROUPS * 128) {
-        s.position[turn][i] = a.position[min(at.token + i, m - 1)];
-        s.kv_at[turn][i] = a.kv_at[min(at.token + i, m - 1)];
+        s.position[parity][i] = a.position[min(at.token + i, m - 1)];
+        s.kv_at[parity][i] = a.kv_at[min(at.token + i, m - 1)];
     }
 #endif
 }
@@ -180,9 +180,9 @@ __device__ __forceinline__ void finish_pair(const struct region_args &a, struct 
 }
 #elif AT_ATTN_IN
 __device__ __forceinline__ struct needs fetch(const struct region_args &a, struct memory &s,
-                                              const struct row_facts &f, int, int local, int turn)
+                                              const struct row_facts &f, int, int local, int parity)
 {
-    size_t pair = (size_t)s.position[turn][local] * (HEAD_DIM / 2) + f.row % HEAD_DIM / 2;
+    size_t pair = (size_t)s.position[parity][local] * (HEAD_DIM / 2) + f.row % HEAD_DIM / 2;
     if (f.row >= (HEADS + KV_HEADS) * HEAD_DIM)
         return {1, 0};
     return {a.rope_cos[pair], a.rope_sin[pair]};
@@ -190,7 +190,7 @@ __device__ __forceinline__ struct needs fetch(const struct region_args &a, struc
 
 /* Rows f.row and f.row + 1 of token t, which is number `local` of the tile. */
 __device__ __forceinline__ void finish_pair(const struct region_args &a, struct memory &s,
-                                            const struct row_facts &f, int t, int local, int turn,
+                                            const struct row_facts &f, int t, int local, int parity,
                                             const struct needs &n, float v, float w)
 {
     int head = f.row / HEAD_DIM, d = f.row % HEAD_DIM;
@@ -213,7 +213,7 @@ __device__ __forceinline__ void finish_pair(const struct region_args &a, struct 
         return;
     }
     bf16 *pages = (bf16 *)(head < HEADS + KV_HEADS ? a.k_pages : a.v_pages);
-    int kvh = (head - HEADS) % KV_HEADS, kv_at = s.kv_at[turn][local];
+    int kvh = (head - HEADS) % KV_HEADS, kv_at = s.kv_at[parity][local];
     size_t slot = ((size_t)(kv_at / KV_PAGE) * KV_HEADS + kvh) * KV_PAGE + kv_at % KV_PAGE;
     *(unsigned *)(pages + slot * HEAD_DIM + d) = pair;
 }
@@ -310,32 +310,32 @@ typedef struct needs batch_needs[TOGETHER][2];
 
 __device__ __forceinline__ void fetch_batch(const struct region_args &a, struct memory &s,
                                             const struct place &at, const struct row_facts &f,
-                                            int m, int turn, int b, batch_needs &n)
+                                            int m, int parity, int b, batch_needs &n)
 {
 #pragma unroll
     for (int i = 0; i < TOGETHER * 2; i++) {
         int local = min(local_token(at, b * TOGETHER + i / 2) + i % 2, TOKENS - 1);
         if (b * TOGETHER + i / 2 < OWN)
-            n[i / 2][i % 2] = fetch(a, s, f, min(at.token + local, m - 1), local, turn);
+            n[i / 2][i % 2] = fetch(a, s, f, min(at.token + local, m - 1), local, parity);
     }
 }
 
 __device__ __forceinline__ void finish_rows(const struct region_args &a, struct memory &s,
-                                            const struct place &at, int row, int m, int turn,
+                                            const struct place &at, int row, int m, int parity,
                                             const float *c)
 {
     struct row_facts f = facts_of(a, row + threadIdx.x % 32 / 4 * 2);
     batch_needs n[2];
-    fetch_batch(a, s, at, f, m, turn, 0, n[0]);
+    fetch_batch(a, s, at, f, m, parity, 0, n[0]);
 #pragma unroll
     for (int b = 0; b < BATCHES; b++) {
         if (b + 1 < BATCHES)
-            fetch_batch(a, s, at, f, m, turn, b + 1, n[(b + 1) % 2]);
+            fetch_batch(a, s, at, f, m, parity, b + 1, n[(b + 1) % 2]);
 #pragma unroll
         for (int i = 0; i < TOGETHER * 2; i++) {
             int eight = b * TOGETHER + i / 2, local = local_token(at, eight) + i % 2;
             if (eight < OWN && local < TOKENS && at.token + local < m)
-                finish_pair(a, s, f, at.token + local, local, turn, n[b % 2][i / 2][i % 2],
+                finish_pair(a, s, f, at.token + local, local, parity, n[b % 2][i / 2][i % 2],
                             c[eight * 4 + i % 2], c[eight * 4 + i % 2 + 2]);
         }
     }
@@ -343,7 +343,7 @@ __device__ __forceinline__ void finish_rows(const struct region_args &a, struct 
 #endif
 
 __device__ __forceinline__ void finish_tile(const struct region_args &a, struct memory &s,
-                                            const struct place &at, int group, int m, int turn,
+                                            const struct place &at, int group, int m, int parity,
                                             const own_sums &c)
 {
 #if QK
@@ -353,7 +353,7 @@ __device__ __forceinline__ void finish_tile(const struct region_args &a, struct 
 #endif
 #pragma unroll
     for (int r = 0; r < TILES; r++)
-        finish_rows(a, s, at, first_row(at, group, r), m, turn, c[r]);
+        finish_rows(a, s, at, first_row(at, group, r), m, parity, c[r]);
 }
 
 #endif

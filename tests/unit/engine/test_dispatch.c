@@ -68,6 +68,30 @@ static void spans_have_slots_for_few_tokens_where_they_are_asked_for(void **stat
     assert_int_equal(dispatch_whole(d, 3, s, s->eager), 0); /* a canary of the parts */
     assert_int_equal(dispatch_whole(d, 2, NULL, NULL), 0);  /* another slot */
     assert_int_equal(dispatch_whole(plain, 3, NULL, NULL), 0);
+    assert_null(dispatch_find(d, "reduce/m1"));
+    dispatch_close(d);
+    dispatch_close(plain);
+}
+
+static void reduce_has_slots_where_there_are_several_ranks(void **state)
+{
+    (void)state;
+    static struct kernel own[REGION_NODES];
+    const struct kernel *k[REGION_NODES];
+    struct dispatch *plain = open_table(), *names = dispatch_open_names();
+    for (int r = 0; r < REGION_NODES; r++)
+        k[r] = &own[r];
+    struct dispatch *d = dispatch_open_ranks(k);
+    assert_int_equal(dispatch_slots(d), dispatch_slots(plain) + M_BUCKETS);
+    struct slot *s = dispatch_slot(d, REGION_REDUCE, 5, 9999);
+    assert_string_equal(s->name, "reduce/m6");
+    assert_ptr_equal(s->eager, &own[REGION_REDUCE]);
+    assert_ptr_equal(dispatch_find(d, "reduce/m6"), s);
+    assert_null(dispatch_find(d, "mlp/m1"));
+    assert_null(dispatch_slot(plain, REGION_REDUCE, 5, 0));
+    assert_non_null(dispatch_find(names, "reduce/m2048"));
+    assert_non_null(dispatch_find(names, "mlp/m16"));
+    dispatch_close(names);
     dispatch_close(d);
     dispatch_close(plain);
 }
@@ -222,6 +246,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_slot_starts_with_its_regions_eager_kernel),
         cmocka_unit_test(a_size_goes_to_the_smallest_bucket_that_holds_it),
+        cmocka_unit_test(reduce_has_slots_where_there_are_several_ranks),
         cmocka_unit_test(spans_have_slots_for_few_tokens_where_they_are_asked_for),
         cmocka_unit_test(a_replaced_kernel_is_free_after_the_next_boundary),
         cmocka_unit_test(where_steps_overlap_a_kernel_is_out_of_use_one_boundary_later),

@@ -63,11 +63,15 @@ static void several_ranks_put_together_what_out_regions_and_the_head_left(void *
         assert_int_equal(n[6].region, REGION_REDUCE);
         assert_int_equal(n[6].of, REGION_MLP_OUT);
         assert_int_equal(n[6].layer, l);
+        assert_int_equal(plan_node_turn(&n[3]), 0);
+        assert_int_equal(plan_node_turn(&n[6]), 1);
+        assert_int_equal(plan_node_turn(&n[5]), 0);
         assert_ptr_equal(&p->node[plan_at(p, REGION_MLP_OUT, l)], &n[5]);
         assert_ptr_equal(plan_ahead(p, REGION_ATTN_OUT, l), &n[4]); /* the next with a matrix */
     }
     assert_int_equal(p->node[28 * 7 + 2].region, REGION_GATHER);
     assert_int_equal(p->node[28 * 7 + 2].of, REGION_HEAD);
+    assert_int_equal(region_runs(REGION_REDUCE, 28), 56);
     plan_free(p);
     p = plan_build_ranks(&m.shape, 1);
     assert_int_equal(p->nodes, 28 * 5 + 2); /* one rank has nothing to put together */

@@ -42,7 +42,7 @@ static struct model_shape tiny(void)
 
 static struct backend *open_cpu(int64_t pack_bytes, struct dispatch **d)
 {
-    const struct kernel *eager[REGION_NODES];
+    const struct kernel *eager[REGION_LOCAL];
     struct backend_options o = {.threads = 2,
                                 .kv_pages = PAGES,
                                 .max_tokens = TOKENS,
@@ -53,7 +53,7 @@ static struct backend *open_cpu(int64_t pack_bytes, struct dispatch **d)
     assert_non_null(b);
     for (int r = 0; r < REGION_COUNT; r++)
         eager[r] = backend_cpu.eager(b, (enum region)r);
-    for (int r = REGION_COUNT; r < REGION_NODES; r++)
+    for (int r = REGION_COUNT; r < REGION_LOCAL; r++)
         eager[r] = backend_cpu.span(b, (enum region)r);
     *d = dispatch_open_spans(eager);
     backend_cpu.set_dispatch(b, *d);

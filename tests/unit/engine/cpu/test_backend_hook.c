@@ -97,7 +97,7 @@ static void an_observed_eager_kernel_differs_in_no_bit(void **state)
 {
     (void)state;
     struct built b;
-    for (int r = REGION_ATTN_IN; r < REGION_NODES; r++) {
+    for (int r = REGION_ATTN_IN; r < REGION_LOCAL; r++) {
         struct hook t = {.kind = HOOK_COMPARE,
                          .every = 1,
                          .left = 4,

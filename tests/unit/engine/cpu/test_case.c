@@ -152,7 +152,7 @@ static void outputs_are_nan_until_written_and_kv_is_gathered(void **state)
 static void refill_is_repeatable_and_keeps_pointers(void **state)
 {
     (void)state;
-    for (int r = REGION_ATTN_IN; r < REGION_NODES; r++) {
+    for (int r = REGION_ATTN_IN; r < REGION_LOCAL; r++) {
         struct kernel_case *c = open_case((enum region)r, 6, FILL_NORMAL, true, true);
         union region_args before = *(union region_args *)case_args(c);
         const float *in = r == REGION_ATTN                              ? before.attn.q

@@ -19,9 +19,9 @@
 #include "engine/quant.h"
 #include "kernels/cpu/lib/lanes.h"
 
-extern const struct cpu_kernel eager_base[REGION_NODES];
+extern const struct cpu_kernel eager_base[REGION_LOCAL];
 #if defined(__x86_64__)
-extern const struct cpu_kernel eager_v3[REGION_NODES], eager_v4[REGION_NODES];
+extern const struct cpu_kernel eager_v3[REGION_LOCAL], eager_v4[REGION_LOCAL];
 extern const struct eager_format format_v3[DTYPE_COUNT], format_v4[DTYPE_COUNT];
 #endif
 
@@ -97,7 +97,7 @@ static void every_region_matches_the_oracle(void **state)
     static const int tokens[] = {1, 2, 3, 7, 16, 17, 40};
     struct model_shape shape = shape_small();
     struct model *m = model_random(&shape, DTYPE_Q4_1, 5);
-    for (int r = 0; r < REGION_NODES; r++)
+    for (int r = 0; r < REGION_LOCAL; r++)
         for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
             struct case_shape s = {.region = (enum region)r,
                                    .m = tokens[i],
@@ -188,7 +188,7 @@ static void odd_shapes_and_heads_match_the_oracle(void **state)
         shape.vocab = odd[i].vocab;
         shape.rope_interleaved = odd[i].interleaved;
         struct model *m = model_random(&shape, i % 2 ? DTYPE_BF16 : DTYPE_F32, 7);
-        for (int r = 0; r < REGION_NODES; r++)
+        for (int r = 0; r < REGION_LOCAL; r++)
             for (int tokens = 1; tokens < 20; tokens += 6) {
                 struct case_shape s = {.region = (enum region)r,
                                        .m = tokens,
@@ -230,7 +230,7 @@ static void unusual_inputs_match_the_oracle(void **state)
                                       FILL_BITS};
     struct model_shape shape = shape_small();
     struct model *m = model_random(&shape, DTYPE_Q8_0, 5);
-    for (int r = 0; r < REGION_NODES; r++)
+    for (int r = 0; r < REGION_LOCAL; r++)
         for (size_t i = 0; i < sizeof fills / sizeof *fills; i++)
             for (int tokens = 1; tokens <= 19; tokens += 9) {
                 struct case_shape s = {
@@ -297,7 +297,7 @@ static void narrow_bits_do_not_depend_on_instruction_set_or_threads(void **state
     shape.arch = ARCH_QWEN3;
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         struct model *m = model_random(&shape, types[t], 5);
-        for (int r = 0; r < REGION_NODES; r++)
+        for (int r = 0; r < REGION_LOCAL; r++)
             for (size_t i = 0; i < 4; i++) {
                 struct case_shape s = {
                     .region = (enum region)r, .m = tokens[i], .sequences = 2, .context = 70};

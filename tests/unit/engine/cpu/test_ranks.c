@@ -48,9 +48,9 @@ static void open_rank(int32_t r, const char *name, enum dtype type)
         fail_msg("%s", k->e.msg);
     o.collective = k->collective;
     assert_non_null(k->backend = backend_cpu.open(k->part, &o, &k->e));
-    for (int i = 0; i < REGION_COUNT; i++)
+    for (int i = 0; i < REGION_NODES; i++)
         eager[i] = backend_cpu.eager(k->backend, (enum region)i);
-    k->table = dispatch_open(eager);
+    k->table = dispatch_open_ranks(eager);
     backend_cpu.set_dispatch(k->backend, k->table);
 }
 

@@ -262,7 +262,7 @@ struct engine_thread {
     struct backend *b;
     struct executable *flying[2];
     unsigned seed;
-    int turn, uncaptured, stood_in, tried;
+    int parity, uncaptured, stood_in, tried;
 };
 
 static void land(struct executable **x)
@@ -284,23 +284,23 @@ static void step(struct engine_thread *e)
     b->steps++;
     e->tried += c.trial;
     struct variant *v = graph_get(b, &c);
-    land(&e->flying[e->turn]); /* the step before the last has ended */
+    land(&e->flying[e->parity]); /* the step before the last has ended */
     if (v) {
         judge(v, &c);
         e->stood_in += memcmp(v->choice.kernel, c.kernel, sizeof c.kernel) != 0;
-        e->flying[e->turn] = executable_of(v->exec);
-        atomic_fetch_add(&e->flying[e->turn]->running, 1);
+        e->flying[e->parity] = executable_of(v->exec);
+        atomic_fetch_add(&e->flying[e->parity]->running, 1);
     }
     e->uncaptured += !v;
-    e->turn = !e->turn;
+    e->parity = !e->parity;
     atomic_fetch_add(&table.begun, 1);
     usleep((useconds_t)random_below(&e->seed, 40));
 }
 
 static void rest(struct engine_thread *e)
 {
-    land(&e->flying[e->turn]);
-    land(&e->flying[!e->turn]);
+    land(&e->flying[e->parity]);
+    land(&e->flying[!e->parity]);
     reap(e->b);
     atomic_fetch_add(&table.begun, 3);
 }

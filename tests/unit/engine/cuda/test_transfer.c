@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of engine/cuda/transfer.c: whose turn a graph finds, and what is sent besides it. */
+/* Tests of engine/cuda/transfer.c: which block a graph reads, and what is sent besides it. */
 #include "tests/unit/unit.h"
 
 #include "engine/cuda/cuda_backend.h"
@@ -42,11 +42,11 @@ int cuda_failed(struct err *e, cudaError_t code, const char *what, const char *f
 }
 
 static char device[1 << 20], host[1 << 20];
-static int32_t turns[2][4] = {{0}, {1}};
+static int32_t parities[2][4] = {{0}, {1}};
 
 static struct backend opened(void)
 {
-    struct backend b = {.told = -1, .turn_host = turns};
+    struct backend b = {.told = -1, .parity_host = parities};
     b.narrow.device = device;
     b.narrow.host = host;
     b.narrow.bytes = sizeof device;
@@ -63,15 +63,15 @@ static void a_graph_is_told_its_turn_only_when_it_would_find_another(void **stat
     struct kernel_choice c = {.m = 1, .context = 512};
     struct err e;
     assert_int_equal(transfer_launch(&b, &c, NULL, 4096, &e), 0);
-    assert_int_equal(sends, 1); /* nobody knew whose turn it was */
-    assert_ptr_equal(sent[0].copy.from, turns[0]);
-    b.turn = 1; /* as after every step */
+    assert_int_equal(sends, 1); /* nobody knew the parity on the device */
+    assert_ptr_equal(sent[0].copy.from, parities[0]);
+    b.parity = 1; /* as after every step */
     assert_int_equal(transfer_launch(&b, &c, NULL, 4096, &e), 0);
     assert_int_equal(sends, 1);
-    /* an uncaptured step: the host's turn changed, the device's did not */
+    /* an uncaptured step: the parity of the host changed, that of the device did not */
     assert_int_equal(transfer_launch(&b, &c, NULL, 4096, &e), 0);
     assert_int_equal(sends, 2);
-    assert_ptr_equal(sent[1].copy.from, turns[1]);
+    assert_ptr_equal(sent[1].copy.from, parities[1]);
     assert_int_equal(graphs, 3);
 }
 
@@ -82,7 +82,7 @@ static void after_a_failed_launch_nobody_knows_whose_turn_it_is(void **state)
     struct kernel_choice c = {.m = 1, .context = 512};
     struct err e;
     assert_int_equal(transfer_launch(&b, &c, NULL, 4096, &e), 0);
-    b.turn = 1;
+    b.parity = 1;
     graph_says = cudaErrorUnknown;
     assert_int_equal(transfer_launch(&b, &c, NULL, 4096, &e), -1);
     assert_int_equal(b.told, -1);
@@ -98,7 +98,7 @@ static void what_a_graph_does_not_bring_is_sent_before_it(void **state)
     assert_int_equal(transfer_open(&w, &e), 0);
     size_t brought = (size_t)sent[0].open.n16 * 16;
     assert_true(brought >= 4096 && brought < 200000);
-    b.told = b.turn;
+    b.told = b.parity;
     assert_int_equal(transfer_launch(&b, &c, NULL, 200000, &e), 0);
     assert_int_equal(sends, 2);
     assert_ptr_equal(sent[1].copy.from, host + brought);

@@ -33,7 +33,7 @@ static const struct model_shape shape = {.arch = ARCH_QWEN3,
 static struct {
     int opens, closes, runs, drawn, captured;
     int32_t layers, vocab, rows_wq, rows_wo, positions, layer_of_capture;
-    int turns;
+    int slices;
     bool strayed;                /* memory of nobody was written to */
     bool sound;                  /* as the probe was closed */
     int bad_run;                 /* which run is wrong, from 1; 0: none */
@@ -93,14 +93,14 @@ static enum device_verdict fake_case(const struct device_case *c, struct device_
     return DEVICE_OK;
 }
 
-/* Four cases fit a turn. */
+/* Four cases fit a slice. */
 static enum device_verdict fake_run(struct device_probe *p, const struct device_case *c, int n,
                                     struct device_outcome *out, int *done, int *failed,
                                     struct err *err)
 {
     (void)p;
     enum device_verdict v = DEVICE_OK;
-    fake.turns++;
+    fake.slices++;
     memset(out, 0, (size_t)n * sizeof *out);
     for (*done = 0; *done < n && *done < 4; (*done)++)
         if ((v = fake_case(&c[*done], &out[*done], err)) != DEVICE_OK)
@@ -227,8 +227,8 @@ static void an_error_of_twice_eagers_and_more_is_refused_with_its_case(void **st
     assert_int_equal(ask(model, NULL, &r, &err), -1);
     assert_non_null(strstr(err.msg, "m="));
     assert_non_null(strstr(err.msg, "eager"));
-    assert_int_equal(fake.turns, 1); /* nothing runs after the turn of a refusal */
-    assert_false(spent);             /* wrong numbers hurt nobody: the process goes on */
+    assert_int_equal(fake.slices, 1); /* nothing runs after the slice of a refusal */
+    assert_false(spent);              /* wrong numbers hurt nobody: the process goes on */
     assert_true(fake.sound);
     model_close(model);
 }
@@ -272,9 +272,9 @@ static void a_fault_in_the_middle_of_a_turn_is_told_with_its_own_case(void **sta
     struct check_result r, all;
     struct err err = {""};
     assert_int_equal(ask(model, NULL, &all, &err), 0);
-    assert_in_range(fake.turns, all.cases / 4, all.cases / 4 + 1);
+    assert_in_range(fake.slices, all.cases / 4, all.cases / 4 + 1);
     reset(NULL);
-    fake.bad_run = 7; /* the third of the second turn */
+    fake.bad_run = 7; /* the third of the second slice */
     fake.verdict = DEVICE_FAULT;
     assert_int_equal(ask(model, NULL, &r, &err), -1);
     assert_int_equal(r.cases, 7);

@@ -78,7 +78,7 @@ const struct cpu_kernel *__wrap_eager_cpu(enum region r)
     static void (*const run[])(const void *, const struct team *) = {
         run_REGION_EMBED,  run_REGION_ATTN_IN, run_REGION_ATTN, run_REGION_ATTN_OUT,
         run_REGION_MLP_IN, run_REGION_MLP_OUT, run_REGION_HEAD, run_REGION_MLP};
-    static struct cpu_kernel noting[REGION_NODES];
+    static struct cpu_kernel noting[REGION_LOCAL];
     noting[r] = *__real_eager_cpu(r);
     noting[r].run = run[r];
     return &noting[r];

@@ -39,7 +39,7 @@ static void say(const char *what)
 static void take_turn(void)
 {
     say("want");
-    while (strncmp(hear(), "turn ", 5) != 0)
+    while (strncmp(hear(), "slice ", 5) != 0)
         ;
 }
 
@@ -64,7 +64,7 @@ static void do_as_told(const char *how)
     say("rest");
     if (strcmp(how, "babbles") == 0) {
         say("an answer");
-        say("turn 5");
+        say("slice 5");
         say("");
         memset(text, 'x', sizeof text - 1);
         say(text);
@@ -147,7 +147,7 @@ static void one_process_answers_request_after_request(void **state)
     for (int i = 0; i < 100 && late > 0; i++) { /* on a busy machine it may be late: not always */
         struct prober_counts c = five_answers();
         assert_int_equal(c.starts, 1);
-        assert_int_equal(c.turns, 10);
+        assert_int_equal(c.slices, 10);
         late = c.late;
     }
     assert_int_equal(late, 0);
@@ -244,7 +244,7 @@ static void nothing_is_asked_and_no_turn_given_while_it_is_held(void **state)
         usleep(1000);
     }
     assert_int_equal(e.state, ERRAND_WAITS);
-    assert_int_equal(prober_counts(p).turns, 0);
+    assert_int_equal(prober_counts(p).slices, 0);
     prober_hold(p, false);
     wait_for(p, &e);
     assert_int_equal(e.state, ERRAND_ANSWERED);

@@ -21,9 +21,8 @@ static char knobs[400];
 
 static int set_up(void **state)
 {
-    const struct kernel *const none[REGION_NODES] = {0};
     (void)state;
-    slots = dispatch_open_spans(none);
+    slots = dispatch_open_names();
     struct point p = template_defaults(template_find("mlp_out"));
     point_text(template_find("mlp_out"), &p, knobs, sizeof knobs);
     return 0;
