@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "specializer/consult.h"
+#include "specializer/fleet/fleet_offer.h"
 #include "specializer/specializer_private.h"
 
 /* The candidate for a proposed point, with the store's word on it; NULL if it must not be tried
@@ -74,7 +75,7 @@ static enum next points_next(struct specializer *s, struct slot_search *p)
     /* The first batch is the one point that is best known to be good, if there is one: every slot
      * gets a decent kernel before any slot gets the best one. */
     bool known = p->search.tried == 0 && p->search.firsts > 0;
-    int want = known || adopts ? 1 : BATCH;
+    int want = known || adopts ? 1 : fleet_count(s->fleet, p->slot->name) > 0 ? FLEET_BATCH : BATCH;
     int n = propose(s, p, want, &may);
     if (n == 0 && fleet_loop_undefer(p)) /* left to others until nothing else was left */
         n = propose(s, p, want, &may);
