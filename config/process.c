@@ -245,11 +245,11 @@ struct process *process_start(const struct process_spec *spec, struct err *err)
 
 /* ---- watching ------------------------------------------------------------------------------- */
 
-/* Takes what is in the pipe; a fast writer cannot keep us here for more than a few rounds. */
+/* Takes what is in the pipe; a fast writer cannot keep us here for more than a few reads. */
 static void stream_drain(struct process *p, struct stream *s)
 {
     char buffer[16384];
-    for (int round = 0; s->fd >= 0 && round < 64; round++) {
+    for (int reads = 0; s->fd >= 0 && reads < 64; reads++) {
         ssize_t n = read(s->fd, buffer, sizeof buffer);
         if (n < 0)
             return; /* nothing more for now */

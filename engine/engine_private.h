@@ -197,6 +197,9 @@ struct model *engine_ranks_model(struct engine *e, model_progress_fn *progress, 
 void engine_ranks_ops(struct engine *e, struct backend_options *o);
 struct dispatch *engine_ranks_table(const struct backend_ops *ops, struct backend *b);
 int engine_ranks_agree(struct engine *e, struct backend_options *o, struct err *err);
+/* Tells them of a step that this rank starts next; engine_ranks_step() does both, and waits. */
+int engine_ranks_send(struct engine *e, const struct step *s, const struct overrides *o,
+                      struct err *err);
 int engine_ranks_step(struct engine *e, const struct step *s, const struct overrides *o,
                       struct err *err);
 

@@ -274,7 +274,7 @@ static void note_change(void *ctx, int slot, const struct kernel *k)
     change[t->changes++] = (struct wire_change){slot, k->number};
 }
 
-int engine_ranks_step(struct engine *e, const struct step *s, const struct overrides *o,
+int engine_ranks_send(struct engine *e, const struct step *s, const struct overrides *o,
                       struct err *err)
 {
     struct wire_table t = {.trial_slot = -1};
@@ -286,7 +286,13 @@ int engine_ranks_step(struct engine *e, const struct step *s, const struct overr
         t.trial_slot = (int32_t)(o->of[0].slot - dispatch_slot_at(e->dispatch, 0));
         t.trial = o->of[0].kernel->number;
     }
-    if (ranks_send_step(e->ranks, s, &t, err))
+    return ranks_send_step(e->ranks, s, &t, err);
+}
+
+int engine_ranks_step(struct engine *e, const struct step *s, const struct overrides *o,
+                      struct err *err)
+{
+    if (engine_ranks_send(e, s, o, err))
         return STEP_LOST;
     int rc = e->ops->step(e->backend, s, o, err);
     ranks_step_ran(e->ranks);
@@ -306,6 +312,8 @@ struct follower {
     struct dispatch *dispatch;
     struct loader *loader;
     struct wire_limits limits;
+    struct ranks_order order[2];      /* the next, and the one before it, */
+    const struct ranks_order *flying; /* whose step is under way; NULL: none is */
 };
 
 static int follower_backend(struct follower *f, struct err *err)
@@ -363,6 +371,20 @@ static int follow_table(struct follower *f, const struct wire_table *t, struct e
     return 0;
 }
 
+/* The step under way is over. */
+static int follow_land(struct follower *f, struct err *err)
+{
+    const struct ranks_order *o = f->flying;
+    f->flying = NULL;
+    if (o && f->ops->step_wait && f->ops->step_wait(f->backend, &o->step, err))
+        return -1;
+    if (o && o->table.changes)
+        ranks_ran_with(f->ranks, &o->table);
+    return 0;
+}
+
+/* Nobody here wants the step's tokens: where the backend can, it is started, and waited for when
+ * the next one is, which rank 0 may send before this one is over. */
 static int follow_step(struct follower *f, const struct ranks_order *o, struct err *err)
 {
     const struct wire_table *t = &o->table;
@@ -370,12 +392,13 @@ static int follow_step(struct follower *f, const struct ranks_order *o, struct e
     const struct kernel *trial = slot ? kernel_for(f, slot, t->trial, err) : NULL;
     if ((slot && !trial) || follow_table(f, t, err))
         return -1;
-    const struct overrides one = {1, {{slot, trial}}};
-    if (f->ops->step(f->backend, &o->step, trial ? &one : NULL, err) < 0)
+    const struct overrides one = {1, {{slot, trial}}}, *of = trial ? &one : NULL;
+    int rc = f->ops->step_start ? f->ops->step_start(f->backend, &o->step, of, err)
+                                : f->ops->step(f->backend, &o->step, of, err);
+    if (rc < 0 || follow_land(f, err))
         return -1;
-    if (t->changes)
-        ranks_ran_with(f->ranks, t);
-    return 0;
+    f->flying = o;
+    return f->ops->step_start ? 0 : follow_land(f, err);
 }
 
 /* Rank 0 may say so while its next step, which puts another kernel there, is on its way. */
@@ -391,17 +414,25 @@ static void follow_unload(struct follower *f, int32_t number)
 
 static int follow_orders(struct follower *f, struct err *err)
 {
-    struct ranks_order o;
-    int rc;
-    while ((rc = ranks_next(f->ranks, &f->limits, &o, err)) > ORDER_END) {
-        if (rc == ORDER_LOAD)
-            loader_load(f->loader, &o.kernel, o.bytes);
-        else if (rc == ORDER_UNLOAD)
-            follow_unload(f, o.number);
-        else if (follow_step(f, &o, err))
+    int rc, turn = 0;
+    while ((rc = ranks_next(f->ranks, &f->limits, &f->order[turn], err)) > ORDER_END) {
+        struct ranks_order *o = &f->order[turn];
+        if (rc == ORDER_STEP) {
+            turn = !turn;
+            if (follow_step(f, o, err))
+                return -1;
+            continue;
+        }
+        if (follow_land(f, err))
             return -1;
+        if (rc == ORDER_LOAD)
+            loader_load(f->loader, &o->kernel, o->bytes);
+        else
+            follow_unload(f, o->number);
+        if (f->ops->idle)
+            f->ops->idle(f->backend);
     }
-    return rc;
+    return rc < 0 ? rc : follow_land(f, err);
 }
 
 static int follow(struct follower *f, const struct rank_place *place, struct err *err)

@@ -352,7 +352,8 @@ static int take_step(struct ranks *r, const struct wire_limits *l, struct ranks_
                      struct err *err)
 {
     const struct wire_table *t = &o->table;
-    if (wire_unpack(r->step.data, r->step.n, l, &o->step, &o->table, err))
+    const struct link_message *m = &r->order[r->turn];
+    if (wire_unpack(m->data, m->n, l, &o->step, &o->table, err))
         return -1;
     if (t->step != r->steps + 1 || t->version != r->version + (t->changes > 0))
         return err_set(
@@ -378,29 +379,33 @@ int ranks_next(struct ranks *r, const struct wire_limits *l, struct ranks_order 
     size_t step = wire_most(l),
            kernel = sizeof o->kernel + (r->one_host ? 0 : (size_t)KERNEL_BYTES_MOST);
     atomic_store(&r->busy, false);
-    link_message_free(&r->step);
-    if (link_receive(r->peer[0].fd, step > kernel ? step : kernel, 0, &r->step, &gone, err))
+    r->turn = !r->turn;
+    struct link_message *m = &r->order[r->turn];
+    link_message_free(m);
+    if (link_receive(r->peer[0].fd, step > kernel ? step : kernel, 0, m, &gone, err))
         return gone ? err_set(err, "rank 0 is gone") : err_prefix(err, "rank 0");
-    switch (r->step.kind) {
+    switch (m->kind) {
     case LINK_END:
         return ORDER_END;
     case LINK_STEP:
         return take_step(r, l, o, err);
     case LINK_LOAD:
-        return wire_read_kernel(r->step.data, r->step.n, &o->kernel, &o->bytes, err) ? -1
-                                                                                     : ORDER_LOAD;
+        return wire_read_kernel(m->data, m->n, &o->kernel, &o->bytes, err) ? -1 : ORDER_LOAD;
     case LINK_UNLOAD:
-        return take_unload(&r->step, o, err);
+        return take_unload(m, o, err);
     case LINK_LOST:
-        return err_set(err, "rank 0: %.*s", (int)r->step.n, r->step.data);
+        return err_set(err, "rank 0: %.*s", (int)m->n, m->data);
     default:
-        return err_set(err, "rank 0 said something unexpected (%d)", (int)r->step.kind);
+        return err_set(err, "rank 0 said something unexpected (%d)", (int)m->kind);
     }
 }
 
 void ranks_give_up(struct ranks *r, const char *why)
 {
     size_t n = strlen(why);
+    struct collective *c = atomic_load(&r->collective);
+    if (c) /* a step may still be under way */
+        c->ops->abort(c, why);
     pthread_mutex_lock(&r->send);
     link_send(r->peer[0].fd, LINK_LOST, why, n < WIRE_TEXT ? n : WIRE_TEXT, clock_ns() + HELLO_NS,
               NULL);
@@ -441,7 +446,8 @@ void ranks_close(struct ranks *r)
     if (c)
         c->ops->close(c);
     wire_buffer_free(&r->wire);
-    link_message_free(&r->step);
+    for (int i = 0; i < 2; i++)
+        link_message_free(&r->order[i]);
     ranks_kernels_close(r);
     pthread_mutex_destroy(&r->send);
     pthread_mutex_destroy(&r->lock);

@@ -20,7 +20,7 @@ const struct cpu_kernel *eager_cpu(enum region r);
 
 /* Loops that load one core to its limit, in the instruction set of the eager kernels. */
 struct eager_probe {
-    double (*multiply_add)(int64_t rounds);        /* returns the f32 FLOPs it did */
+    double (*multiply_add)(int64_t loops);         /* returns the f32 FLOPs it did */
     void (*read)(const uint8_t *p, int64_t bytes); /* streams over memory */
     /* A matrix product as wide steps do it; returns its FLOPs. The thread's first writes the
      * numbers that later ones find in its memory. */

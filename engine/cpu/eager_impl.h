@@ -64,6 +64,19 @@ void *EAGER(input)(struct eager_input *in, const int32_t *row, int64_t extra);
 void EAGER(linear)(const struct weight *w, const struct eager_input *in, int32_t n0, int32_t n1,
                    float *y, int64_t ld);
 
+/* eager_product.c: y[i * ldy + n] = (y if `add`, +) sum_k x[i * ldx + k] w[n][k], times scale[i] if
+ * there is one, for m rows and `columns` columns. w[n][k] is at w[n / 16 * panel + k * row + n %
+ * 16]; whole vectors of 16 are read. Only where vectors have 16 floats. */
+struct eager_product {
+    int32_t m, columns, k, add;
+    const float *x, *w, *scale;
+    float *y;
+    int64_t ldx, ldy, panel, row;
+};
+void EAGER(product)(const struct eager_product *p);
+/* to[i * 16 + lane] = from[lane * stride + i] for i < n: 16 rows as a panel. */
+void EAGER(turn)(const float *from, int64_t stride, int32_t n, float *to);
+
 /* Rank's share [*from, *to) of n things in units. */
 void eager_share(const struct team *t, int32_t n, int32_t unit, int32_t *from, int32_t *to);
 

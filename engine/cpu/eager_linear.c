@@ -5,9 +5,9 @@
  * registers; more tokens expand four rows at a time into a cache-resident buffer and share it.
  * Both add the same products in the same order, so a row's bits do not depend on its neighbours.
  *
- * Wide: up to EAGER_PANEL rows are expanded (1 MiB at most, half of an L2 cache) and handed to
- * OpenBLAS. RMSNorm costs no pass over x: the gain is multiplied into the panel, and 1/rms into
- * the rows of the result.
+ * Wide: up to EAGER_PANEL rows are expanded (1 MiB at most, half of an L2 cache) and multiplied by
+ * eager_product.c, or by OpenBLAS where that is as fast. RMSNorm costs no pass over x: the gain is
+ * multiplied into the panel, and 1/rms into the rows of the result.
  */
 #include "engine/cpu/eager_impl.h"
 #include "engine/cpu/vec.h"
@@ -110,6 +110,58 @@ static void narrow(const struct weight *w, const struct eager_input *in, int32_t
 
 /* ---- wide ----------------------------------------------------------------------------------- */
 
+#if defined(__AVX512F__)
+
+/* Rows [n, n + 16) as a panel, the last row again where there are no more; times the gain. */
+static void expand_panel(const struct weight *w, const struct eager_input *in, int32_t n,
+                         float *panel)
+{
+    enum { PIECE = 256 }; /* whole blocks of any format; 16 rows of them are in the cache */
+    const struct eager_format *f = &EAGER(format)[w->type];
+    int64_t stride = EAGER(row_bytes)(w);
+    float rows[LANES * PIECE] __attribute__((aligned(64)));
+    for (int64_t k = 0; k < in->k; k += PIECE) {
+        int32_t some = in->k - k < PIECE ? (int32_t)(in->k - k) : PIECE;
+        float *to = panel + k * LANES;
+        for (int32_t r = 0; r < LANES; r++) {
+            int32_t row = n + r < w->rows ? n + r : w->rows - 1;
+            f->expand((const uint8_t *)w->data + row * stride + k / f->block * f->bytes,
+                      rows + r * PIECE, some);
+        }
+        EAGER(turn)(rows, PIECE, some, to);
+        for (int32_t j = 0; in->gain && j < some; j++)
+            for (int32_t r = 0; r < LANES; r++)
+                to[j * LANES + r] *= in->gain[k + j];
+    }
+}
+
+static void wide(const struct weight *w, const struct eager_input *in, int32_t n0, int32_t n1,
+                 float *y, int64_t ld)
+{
+    int64_t k = in->k;
+    int32_t step = k * EAGER_PANEL > PANEL_FLOATS ? (int32_t)(PANEL_FLOATS / k) : EAGER_PANEL;
+    step = step < LANES ? LANES : step / LANES * LANES;
+    float *panel = eager_arena(EAGER_INNER, step * k * (int64_t)sizeof *panel);
+    struct eager_product p = {.m = in->m,
+                              .k = in->k,
+                              .x = in->x,
+                              .ldx = k,
+                              .w = panel,
+                              .panel = k * LANES,
+                              .row = LANES,
+                              .ldy = ld,
+                              .scale = in->inverse};
+    for (int32_t n = n0; n < n1; n += step) {
+        p.columns = n1 - n < step ? n1 - n : step;
+        p.y = y + n - n0;
+        for (int32_t r = 0; r < p.columns; r += LANES)
+            expand_panel(w, in, n + r, panel + r * k);
+        EAGER(product)(&p);
+    }
+}
+
+#else
+
 static void wide(const struct weight *w, const struct eager_input *in, int32_t n0, int32_t n1,
                  float *y, int64_t ld)
 {
@@ -137,6 +189,8 @@ static void wide(const struct weight *w, const struct eager_input *in, int32_t n
         for (int32_t n = 0; n < n1 - n0; n++)
             y[i * ld + n] *= in->inverse[i];
 }
+
+#endif
 
 void EAGER(linear)(const struct weight *w, const struct eager_input *in, int32_t n0, int32_t n1,
                    float *y, int64_t ld)

@@ -9,19 +9,19 @@
 
 enum { CHAINS = 12 }; /* latency 4, two units: 8 chains are enough, 12 leave room */
 
-static double multiply_add(int64_t rounds)
+static double multiply_add(int64_t loops)
 {
     vec acc[CHAINS], a = vec_set(0.999f), b = vec_set(1e-3f);
     for (int i = 0; i < CHAINS; i++)
         acc[i] = vec_set((float)i);
-    for (int64_t r = 0; r < rounds; r++)
+    for (int64_t r = 0; r < loops; r++)
         for (int i = 0; i < CHAINS; i++)
             acc[i] = vec_fma(acc[i], a, b);
     for (int i = 1; i < CHAINS; i++)
         acc[0] += acc[i];
     volatile float keep = acc[0][0];
     (void)keep;
-    return 2.0 * VEC * CHAINS * (double)rounds;
+    return 2.0 * VEC * CHAINS * (double)loops;
 }
 
 static void read_all(const uint8_t *p, int64_t bytes)

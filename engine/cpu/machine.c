@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* machine.c - bandwidth, peak, product and boundary cost, measured at start and never typed in.
  *
- * Other processes may run meanwhile, so each figure is the best of several short rounds: what the
- * machine can do is what it did when least disturbed. (Too low a figure would do harm: a kernel
+ * Other processes may run meanwhile, so each figure is the best of several short measurements: what
+ * the machine can do is what it did when least disturbed. (Too low a figure would do harm: a kernel
  * that beats the roofline is refused as mismeasured.) Bandwidth is read over the weights
  * themselves, up to READ_BYTES of them: a small model that fits the last-level cache is served
  * from there in life, too. 40 ms for all on a 2-core Xeon with a 97 MB model.
@@ -18,7 +18,7 @@
 #include "engine/cpu/eager.h"
 #include "engine/quant.h"
 
-enum { READ_BYTES = 256 << 20, CHUNK = 8 << 20, PASSES = 4, PEAK_ROUNDS = 20000, RANGES = 1024 };
+enum { READ_BYTES = 256 << 20, CHUNK = 8 << 20, PASSES = 4, PEAK_LOOPS = 20000, RANGES = 1024 };
 
 /* Stretches of weights, read as if they lay behind each other. */
 struct ranges {
@@ -95,7 +95,7 @@ static double read_bandwidth(struct pool *pool, struct ranges *r)
 
 static void multiply_share(const void *args, const struct team *team)
 {
-    double flops = eager_probe()->multiply_add(PEAK_ROUNDS);
+    double flops = eager_probe()->multiply_add(PEAK_LOOPS);
     if (team->rank == 0)
         *(double *)args = flops * team->size;
 }
@@ -115,12 +115,12 @@ static void nothing(const void *args, const struct team *team)
     (void)team;
 }
 
-/* Seconds of one run: the best of `rounds` times the mean of `runs`. */
+/* Seconds of one run: the best of `repeats` times the mean of `runs`. */
 static double timed(struct pool *pool, void (*fn)(const void *, const struct team *),
-                    const void *args, int rounds, int runs)
+                    const void *args, int repeats, int runs)
 {
     double best = 1e9;
-    for (int r = 0; r < rounds; r++) {
+    for (int r = 0; r < repeats; r++) {
         int64_t t0 = clock_ns();
         for (int i = 0; i < runs; i++)
             pool_run(pool, fn, args, 0);

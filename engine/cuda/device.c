@@ -116,15 +116,16 @@ static const struct cuda_image *pick(const char *file, int arch)
     return best;
 }
 
-int device_image(struct backend *b, const char *file, cudaLibrary_t *library, struct err *e)
+int device_image(const struct cudaDeviceProp *d, const char *file, cudaLibrary_t *library,
+                 struct err *e)
 {
-    const struct cuda_image *image = pick(file, b->device.major * 10 + b->device.minor);
+    const struct cuda_image *image = pick(file, d->major * 10 + d->minor);
     if (!image)
-        return err_set(e, "cuda: no image of %s for compute capability %d.%d", file,
-                       b->device.major, b->device.minor);
+        return err_set(e, "cuda: no image of %s for compute capability %d.%d", file, d->major,
+                       d->minor);
     if (image->ptx)
-        log_info("cuda", "%s: compiled by the driver for compute capability %d.%d", file,
-                 b->device.major, b->device.minor);
+        log_info("cuda", "%s: compiled by the driver for compute capability %d.%d", file, d->major,
+                 d->minor);
     CU(cudaLibraryLoadData(library, cuda_image_data + image->at, NULL, NULL, 0, NULL, NULL, 0));
     return 0;
 }
@@ -148,7 +149,7 @@ int device_kernels(struct backend *b, struct err *e)
             file = entries[i].file;
             if (b->libraries == EAGER_FILES)
                 return err_set(e, "cuda: more than %d files of eager kernels", EAGER_FILES);
-            if (device_image(b, file, &b->library[b->libraries], e))
+            if (device_image(&b->device, file, &b->library[b->libraries], e))
                 return -1;
             b->libraries++;
         }
@@ -166,14 +167,14 @@ int device_kernels(struct backend *b, struct err *e)
 
 /* ---- what the device can do ---------------------------------------------------------------- */
 
-static int time_ms(struct backend *b, int (*run)(struct backend *, struct err *), int rounds,
+static int time_ms(struct backend *b, int (*run)(struct backend *, struct err *), int repeats,
                    float *best, struct err *e)
 {
     cudaEvent_t from, to;
     CU(cudaEventCreate(&from));
     CU(cudaEventCreate(&to));
     *best = 1e9f;
-    for (int i = 0; i < rounds; i++) {
+    for (int i = 0; i < repeats; i++) {
         float ms;
         CU(cudaEventRecord(from, b->stream));
         if (run(b, e))

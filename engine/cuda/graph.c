@@ -291,7 +291,7 @@ struct variant *graph_get(struct backend *b, const struct kernel_choice *c)
     if (!v) {
         ask(b, cell, c);
         v = newest(cell, false);
-        if (v && outdated(v, c))
+        if (v && (b->options.collective || outdated(v, c))) /* ranks run all the same kernels */
             v = NULL;
     } else if (!c->trial) {
         v->choice.trial = false; /* the canary's kernel is in its slot now */

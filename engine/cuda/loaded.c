@@ -26,6 +26,7 @@
 #include "engine/cuda/memory.h"
 #include "engine/cuda/ops.h"
 #include "engine/cuda/products.h"
+#include "engine/cuda/ranks.h"
 #include "engine/cuda/walk.h"
 #include "engine/cuda/wide.h"
 
@@ -344,7 +345,7 @@ static void fill_args(const struct walk *w, enum region r, int32_t layer, const 
     case REGION_MLP_OUT:
         a->out = (struct cuda_out_args){.counts = w->block->counts,
                                         .in = r == REGION_ATTN_OUT ? w->a : w->h,
-                                        .x = w->x,
+                                        .x = ranks_residual(w),
                                         .w = m.data,
                                         .packed = packed,
                                         .y = w->y,
@@ -379,7 +380,7 @@ static void fill_args(const struct walk *w, enum region r, int32_t layer, const 
                                           .best = w->best,
                                           .work = work,
                                           .hidden = s->hidden,
-                                          .vocab = s->vocab,
+                                          .vocab = m.rows,
                                           .eps = s->eps};
         break;
     }

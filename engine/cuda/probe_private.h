@@ -2,7 +2,7 @@
 /* probe_private.h - the inside of a device probe, shared by engine/cuda/probe*.c.
  *
  *   probe.c           the process's session; opening and closing the probe of one kernel
- *   probe_round.c     a case: rounds of the kernel under test, what must hold after each, batches
+ *   probe_runs.c     a case: runs of the kernel under test, what must hold after each, batches
  *   probe_case.c      sequences and parameters of a case
  *   probe_contents.c  its activations and pages, and how they get where the kernel reads them
  *   probe_truth.c     the same inputs through eager and the oracle; outputs, kept and as rows
@@ -57,7 +57,7 @@ enum tool {
     TOOLS
 };
 
-/* What is counted on the device after a round. */
+/* What is counted on the device after a run. */
 enum tally { TALLY_BANDS, TALLY_BITS, TALLY_INPUTS, TALLY_COUNTERS, TALLIES };
 /* Behind them two checksums, and what eager_compare says of copies in four words. */
 enum { TALLY_COPIES = TALLIES + 2, TALLY_ALL = TALLIES + 4 };
@@ -97,7 +97,7 @@ struct device_probe {
     struct held x, in, k, v; /* k, v: attn reads them, attn_in writes them */
     struct held stage_x, stage_in, stage_k, stage_v;
     struct held y, best, work, packed;  /* y: the float output */
-    struct held keep_y, keep_k, keep_v; /* outputs of the first round */
+    struct held keep_y, keep_k, keep_v; /* outputs of the first run */
     struct held drawn;                  /* the region's matrix of a case with drawn parameters */
     struct held gains;                  /* its vectors */
     struct held in64, raw64, out64;     /* of the oracle */
@@ -134,7 +134,7 @@ void slice_begin(const struct device_probe *p);
 bool slice_over(const struct device_probe *p);
 void slice_end(const struct device_probe *p);
 
-/* probe_round.c */
+/* probe_runs.c */
 /* Bytes that the outputs of a case of m tokens take on the shelf. */
 int64_t shelf_bytes(const struct device_probe *p, int32_t m, int contents);
 enum device_verdict probe_run(struct device_probe *p, const struct device_case *c, int n,
@@ -164,7 +164,7 @@ int case_segments(struct device_probe *p, struct err *e);
 void case_walk(struct device_probe *p, struct walk *w, struct kernel_choice *choice);
 
 /* probe_truth.c */
-/* Seconds that all rounds of a case may take; a test under a tool that slows kernels sets more. */
+/* Seconds that all runs of a case may take; a test under a tool that slows kernels sets more. */
 extern double probe_hang_s;
 /* Waits for the stream; DEVICE_FAULT: it did not end, or the context broke. */
 enum device_verdict probe_wait(struct device_probe *p, double limit_s, const char *what,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* probe_truth.c - what a case should have given: eager and the oracle on the same inputs.
  *
- * Both run when the kernel under test has done all its rounds, so no answer exists before. Outputs
+ * Both run when the kernel under test has done all its runs, so no answer exists before. Outputs
  * are kept on the device and come back when its slice is over, as rows of tokens: keys and values
  * are gathered from the pages at the step's own positions.
  */

@@ -40,7 +40,7 @@ void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const str
                        .decode = true,
                        .x = b->x[0],
                        .y = b->x[1],
-                       .logits = b->logits,
+                       .logits = b->own_logits ? b->own_logits : b->logits,
                        .best = b->best};
     if (!w->wide) {
         w->q = b->q;

@@ -11,7 +11,7 @@
  * x is what a block has to wait for, M K floats, and it would be read by every block: so SPLIT
  * blocks of a cluster share K, and each reads its part only. Their partial sums meet in shared
  * memory: token t belongs to block t % SPLIT, where the others store theirs tile by tile; one
- * cluster barrier at the end, or where they do not all fit one for each ROUND of passes, while the
+ * cluster barrier at the end, or where they do not all fit one for each REDUCE of passes, while the
  * next weights are on their way. For q/k norm a cluster owns whole heads.
  *
  * Norm: x * gain is multiplied; 1/rms(x) is applied to the finished sum. One rounded number is then

@@ -26,7 +26,7 @@
 #include "specializer/admission/test_case.h"
 #include "specializer/candidate/hash.h"
 
-enum { GROUP = 6, PASSES = 4, ROUNDS = 11, LONG_ROUNDS = 5 };
+enum { GROUP = 6, PASSES = 4, CASE_RUNS = 11, LONG_CASE_RUNS = 5 };
 static const double work_in_all =
     6e8; /* multiply-adds of the oracle, after the first eight cases */
 static const double work_of_long_run = 1e7;
@@ -62,12 +62,12 @@ static int check_facts(struct check *k, struct err *err)
 }
 
 /* The passes in order, and how large the team is in each: the real size, and 1, 2 and 3. */
-static const int pass_order[ROUNDS] = {0, 1, 2, 2, 2, 2, 2, 2, 2, 3, 3};
+static const int pass_order[CASE_RUNS] = {0, 1, 2, 2, 2, 2, 2, 2, 2, 3, 3};
 
-static void team_sizes(const struct check *k, int32_t size[ROUNDS])
+static void team_sizes(const struct check *k, int32_t size[CASE_RUNS])
 {
     int32_t real = k->q->threads < RUNNER_TEAM_MAX ? k->q->threads : RUNNER_TEAM_MAX;
-    int32_t all[ROUNDS] = {real, 2, real, real, real, real, real, real, real, 1, 3};
+    int32_t all[CASE_RUNS] = {real, 2, real, real, real, real, real, real, real, 1, 3};
     memcpy(size, all, sizeof all);
 }
 
@@ -114,7 +114,7 @@ static int learn_facts(struct check *k, struct err *err)
 {
     open_case(k, 0);
     int64_t most = 0;
-    int32_t size[ROUNDS];
+    int32_t size[CASE_RUNS];
     team_sizes(k, size);
     struct runner *r = open_runner(k, err);
     int rc = r ? 0 : -1;
@@ -124,7 +124,7 @@ static int learn_facts(struct check *k, struct err *err)
         rc = check_facts(k, err);
     }
     for (int32_t i = 0; rc == 0 && i < k->plans; i++) {
-        for (int t = 0; rc == 0 && t < ROUNDS; t++) {
+        for (int t = 0; rc == 0 && t < CASE_RUNS; t++) {
             int64_t bytes = runner_scratch(r, k->plan[i].shape.m, size[t], err);
             most = bytes > most ? bytes : most;
             rc = bytes < 0 ? -1 : 0;
@@ -282,12 +282,12 @@ static bool long_runs(const struct check *k)
 
 static int run_group(struct check *k, struct err *err)
 {
-    int32_t size[ROUNDS];
+    int32_t size[CASE_RUNS];
     team_sizes(k, size);
     k->runner = open_runner(k, err);
     int rc = k->runner ? 0 : -1;
-    for (int i = 0; rc == 0 && i < ROUNDS; i++)
-        if (i < LONG_ROUNDS || pass_order[i] != 2 || !long_runs(k))
+    for (int i = 0; rc == 0 && i < CASE_RUNS; i++)
+        if (i < LONG_CASE_RUNS || pass_order[i] != 2 || !long_runs(k))
             rc = one_pass(k, pass_order[i], size[i], err);
     for (int32_t i = 0; rc == 0 && i < k->n; i++)
         rc = check_survival(&k->test_case[i], err);
@@ -306,7 +306,7 @@ static int64_t memory_of(const struct check *k, const struct planned *p)
     if (p->shape.region == REGION_HEAD)
         row += s->vocab;
     int64_t kv = (int64_t)p->shape.sequences * p->shape.context * s->kv_heads * s->head_dim * 2;
-    return (row * p->shape.m * (RUNS + 2) + kv) * 4;
+    return (row * p->shape.m * (CASE_RUNS + 2) + kv) * 4;
 }
 
 /* Takes the next cases, one at least, as many as fit the group. The first one of all is open. */

@@ -110,9 +110,9 @@ static const char *const frame_macros_cuda[] = {"WHET_LOAD", "TILE_LAYOUT", NULL
 
 /* Constants of models and machines, and the tables that describe them, on both. */
 static const char *const frame_both[] = {
-    "HIDDEN",  "HEADS",  "KV_HEADS", "HEAD_DIM",  "FFN",        "VOCAB",      "M_MAX", "REGION*",
-    "HAS_*",   "WHET_*", "DTYPE_*",  "KV_PAGE",   "K",          "KNOB",       "LEGAL", "START",
-    "AGENT_*", "CUDA_*", "DTYPES",   "ROW_BLOCK", "BLOCK_TYPE", "PANEL_TYPE", NULL};
+    "HIDDEN",  "HEADS",  "KV_HEADS", "HEAD_DIM",  "FFN",        "VOCAB",      "M_MAX",    "REGION*",
+    "HAS_*",   "WHET_*", "DTYPE_*",  "KV_PAGE",   "K",          "KNOB",       "LEGAL",    "START",
+    "AGENT_*", "CUDA_*", "DTYPES",   "ROW_BLOCK", "BLOCK_TYPE", "PANEL_TYPE", "REDUCE_*", NULL};
 
 /* What only the text itself could use is not here: a text may call something UNIT as qkv.h does. */
 static const char *const frame_c[] = {"WTYPE",    "WTYPE_2",   "WTYPE_3",   "ROPE_INTERLEAVED",

@@ -270,7 +270,7 @@ static double mma_s(const struct cost *c, const struct template *t, const struct
     double reads = rows * cols / (16 * g.wide) * g.tokens * terms * 2 / (f->SMS * shared_bandwidth);
     double x = g.clusters * g.tokens * cols * 4 * again / (c->machine->read_bandwidth * l2);
     double sums = g.split > 1 ? rows * g.tokens * 4 / c->machine->read_bandwidth : 0;
-    double passes = ceil(g.units / g.clusters / g.warps), round = role_value(t, p, ROLE_ROUND);
+    double passes = ceil(g.units / g.clusters / g.warps), round = role_value(t, p, ROLE_REDUCE);
     if (round > 0) /* a barrier each, and the first weights after it are there by then */
         sums += 0.8e-6 * (ceil(passes / round) - 1);
     work = fmax(work, reads);

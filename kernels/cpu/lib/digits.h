@@ -9,14 +9,22 @@
  * with signed digits, unit[b] a power of two chosen so that the largest |X| of the block fills
  * the D digits, and 2^row bringing the row's largest value near 1 so that tiny rows keep their
  * precision. D = 4 keeps 30 bits below the largest value of each block: as good as float sums. D =
- * 3 keeps 22, as good but in a block with an outlier, where the others lose what float would keep.
- * Fewer than 4 digits are lower precisions, legal only under the `reduced` policy.
+ * 3 keeps 22, as good but in a block with an outlier, where the others lose what float would keep:
+ * with DIGITS_FINE such a block has a fourth digit, fine[i], of X[i] + fine[i] / 256. Without it
+ * fewer than 4 digits are lower precisions, legal only under the `reduced` policy.
  * All scales are powers of two, so integer inputs give exact results.
  */
 #ifndef WHET_KERNELS_CPU_LIB_DIGITS_H
 #define WHET_KERNELS_CPU_LIB_DIGITS_H
 
 #include "cpu/lib/block.h"
+
+#define DIGITS_FINE(d) ((d) == 3 && ISA == ISA_VNNI)
+
+/* An outlier is this many times the root mean square of its row, squared: a value 8 times as large,
+ * or less in a short row, where one alone is much of it. Not more than half of the blocks can have
+ * one, and what the rest of them loses is below the errors of 16 float sums. */
+#define DIGITS_OUTLIER(k) ((k) < 576 ? (float)(k) / 9 : 64.0f)
 
 /* One token's row of k values in digits. Arrays are views into scratch, see digits_bytes(). */
 struct digits {
@@ -25,9 +33,15 @@ struct digits {
     float *sum;     /* [k/32] unit * sum of X over the block */
     int32_t *total; /* [k/32, D] sum of each digit over the block */
     float *scale;   /* [2] whose product is 2^row */
+    /* DIGITS_FINE: [k/32] whether the block has fourth digits, [k/32, 32] those, [k/32] their sums
+     */
+    int32_t *deep;
+    int8_t *fine;
+    int32_t *fine_total;
 };
 
-#define DIGITS_ROW_BYTES(k, d) ((int64_t)(k) / BLOCK * ((d) * (BLOCK + 4) + 8))
+#define DIGITS_ROW_BYTES(k, d) \
+    ((int64_t)(k) / BLOCK * ((d) * (BLOCK + 4) + 8 + (DIGITS_FINE(d) ? BLOCK + 8 : 0)))
 
 /* Bytes of scratch for m rows, a multiple of 64. */
 INLINE int64_t digits_bytes(int k, const int d, int m)
@@ -45,7 +59,10 @@ INLINE struct digits digits_row(void *at, int k, const int d, int t)
     g.unit = (float *)(p + blocks * d * BLOCK);
     g.sum = g.unit + blocks;
     g.total = (int32_t *)(g.sum + blocks);
-    g.scale = (float *)(g.total + blocks * d);
+    g.deep = g.total + blocks * d;
+    g.fine_total = g.deep + (DIGITS_FINE(d) ? blocks : 0);
+    g.fine = (int8_t *)(g.fine_total + (DIGITS_FINE(d) ? blocks : 0));
+    g.scale = (float *)(g.fine + (DIGITS_FINE(d) ? blocks * BLOCK : 0));
     return g;
 }
 
@@ -113,17 +130,69 @@ INLINE void digits_round(int32_t *q, const float *x, float up)
 #endif
 }
 
-/* Writes block b of g from x[0, 32), which are at most 2 in size. */
-INLINE void digits_block(struct digits *g, const int d, int b, const float *x)
+/* The digits of block b of g, X = x * up rounded to nearest even, and their sums; returns the sum
+ * of X, or with `deep`, for which the block gets fourth digits, 256 times that. */
+#if ISA >= ISA_VNNI && ISA < ISA_NEON
+
+INLINE int64_t digits_split(struct digits *g, const int d, int b, const float *x, float up,
+                            int deep)
 {
-    /* The largest sum of D signed digits is 127 (256^D - 1) / 255, a little below 2^(8D - 1): 1.01
-     * moves values that would round past it to the next exponent. */
-    float top = largest(x, BLOCK) * 1.01f;
-    int e = top > 0x1p-80f ? exponent_of(top) : -80;
-    int bits = 8 * d - 2 - e;
-    int32_t q[BLOCK];
-    digits_round(q, x, pow2(bits));
+    /* X + 0x80808080 has bytes that are the digits + 128. Byte 3 of the 4 numbers in 128 bits, then
+     * byte 2, 1 and 0; then those of all 32 numbers. */
+    const __m512i bytes =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(3, 7, 11, 15, 2, 6, 10, 14, 1, 5, 9, 13, 0, 4, 8, 12));
+    const __m512i high =
+        _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
+    const __m512i offset = _mm512_set1_epi8(-128);
+    const __m128i left = _mm_cvtsi32_si128(32 - 8 * d - (deep ? 8 : 0));
+    __m512i q[2];
+    up = deep ? up * 256 : up;
+    UNROLLED
+    for (int h = 0; h < 2; h++) {
+        q[h] = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16 * h), _mm512_set1_ps(up)));
+        q[h] = _mm512_add_epi32(_mm512_sll_epi32(q[h], left), offset);
+        q[h] = _mm512_shuffle_epi8(q[h], bytes);
+    }
     int64_t sum = 0;
+    UNROLLED
+    for (int j = 0; j < d; j += 2) { /* two digits */
+        __m512i pair =
+            _mm512_permutex2var_epi32(q[0], _mm512_add_epi32(high, _mm512_set1_epi32(j)), q[1]);
+        pair = _mm512_xor_si512(pair, offset);
+        int8_t *to = g->digit + (b * d + j) * BLOCK;
+        __m512i t = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), pair);
+        t = _mm512_add_epi32(t, _mm512_shuffle_i32x4(t, t, 0xb1));
+        t = _mm512_add_epi32(t, _mm512_shuffle_epi32(t, 0x4e));
+        t = _mm512_add_epi32(t, _mm512_shuffle_epi32(t, 0xb1));
+        _mm256_storeu_si256((__m256i *)to, _mm512_castsi512_si256(pair));
+        int32_t *total = g->total + b * d + j;
+        total[0] = _mm_cvtsi128_si32(_mm512_castsi512_si128(t));
+        sum = sum * 256 + total[0];
+        __m256i other = _mm512_extracti64x4_epi64(pair, 1);
+        int32_t others = _mm_cvtsi128_si32(_mm512_extracti32x4_epi32(t, 2));
+        if (j + 1 < d) {
+            _mm256_storeu_si256((__m256i *)(to + BLOCK), other);
+            total[1] = others;
+            sum = sum * 256 + others;
+        } else if (DIGITS_FINE(d)) {
+            _mm256_storeu_si256((__m256i *)(g->fine + b * BLOCK), other);
+            g->fine_total[b] = others;
+            g->deep[b] = deep;
+            sum = deep ? sum * 256 + others : sum;
+        }
+    }
+    return sum;
+}
+
+#else
+
+INLINE int64_t digits_split(struct digits *g, const int d, int b, const float *x, float up,
+                            int deep)
+{
+    int32_t q[BLOCK];
+    int64_t sum = 0;
+    (void)deep;
+    digits_round(q, x, up);
     for (int j = d - 1; j >= 0; j--) {
         int8_t *out = g->digit + (b * d + j) * BLOCK;
         int32_t total = 0;
@@ -136,8 +205,36 @@ INLINE void digits_block(struct digits *g, const int d, int b, const float *x)
         g->total[b * d + j] = total;
         sum += (int64_t)total * (1 << 8 * (d - 1 - j));
     }
+    return sum;
+}
+
+#endif
+
+/* Writes block b of g from x[0, 32), which are at most 2 in size. A value whose square is above
+ * `most` is an outlier. */
+INLINE void digits_block(struct digits *g, const int d, int b, const float *x, float most)
+{
+    /* The largest sum of D signed digits is 127 (256^D - 1) / 255, a little below 2^(8D - 1): 1.01
+     * moves values that would round past it to the next exponent. */
+    float top = largest(x, BLOCK);
+    int deep = DIGITS_FINE(d) && top * top > most;
+    top *= 1.01f;
+    int e = top > 0x1p-80f ? exponent_of(top) : -80;
+    int bits = 8 * d - 2 - e;
+    int64_t sum = digits_split(g, d, b, x, pow2(bits), deep);
     g->unit[b] = pow2(-bits);
-    g->sum[b] = (float)sum * g->unit[b];
+    g->sum[b] = (float)sum * (deep ? g->unit[b] * (1.0f / 256) : g->unit[b]);
+}
+
+/* The square of what is an outlier in a row, once that is scaled by `down` and `down2`. */
+INLINE float digits_most(const float *x, const int k, float down, float down2)
+{
+    vf sum = vf_zero();
+    for (int i = 0; i < k; i += LANES) {
+        vf v = vf_mul(vf_mul(vf_load(x + i), vf_set(down)), vf_set(down2));
+        sum = vf_fma(v, v, sum);
+    }
+    return vf_fold(sum) * (DIGITS_OUTLIER(k) / (float)k);
 }
 
 /* Blocks [b0, b1) of row t of scratch `at` from x[0, k). The rank that fills block 0 also writes
@@ -149,10 +246,11 @@ INLINE void digits_fill(void *at, int k, const int d, int t, const float *x, int
     int e = top > 0 ? exponent_of(top) : 0;
     /* 2^-e in two factors: for subnormal rows it is beyond the range of float */
     float down = pow2(-e / 2), down2 = pow2(-e - -e / 2);
+    float most = DIGITS_FINE(d) ? digits_most(x, k, down, down2) : 0;
     for (int b = b0; b < b1; b++) {
         for (int i = 0; i < BLOCK; i++)
             scaled[i] = x[b * BLOCK + i] * down * down2;
-        digits_block(&g, d, b, scaled);
+        digits_block(&g, d, b, scaled, most);
     }
     if (b0 == 0) {
         g.scale[0] = pow2(e / 2);

@@ -139,6 +139,15 @@ INLINE void panel_block(const int type, const int d, const uint8_t *panel, int b
         }
         __m512 unit = _mm512_mul_ps(scale, _mm512_set1_ps(x[t].unit[b]));
         acc[t] = _mm512_fmadd_ps(panel_join(d, sum), unit, acc[t]);
+        if (DIGITS_FINE(d) && x[t].deep[b]) {
+            const int32_t *fine = (const int32_t *)(x[t].fine + b * BLOCK);
+            sum[0] = panel_start(type, x[t].fine_total[b]);
+            UNROLLED
+            for (int i = 0; i < 8; i++)
+                sum[0] = _mm512_dpbusd_epi32(sum[0], w[i], _mm512_set1_epi32(fine[i]));
+            unit = _mm512_mul_ps(unit, _mm512_set1_ps(1.0f / 256));
+            acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[0]), unit, acc[t]);
+        }
         if (type == DTYPE_Q4_1)
             acc[t] = _mm512_fmadd_ps(middle, _mm512_set1_ps(x[t].sum[b]), acc[t]);
     }

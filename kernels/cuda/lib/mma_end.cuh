@@ -215,13 +215,13 @@ __device__ __forceinline__ void finish_kept(const struct region_args &a, const s
 }
 #endif
 
-/* A round of kept sums ends with pass p: the cluster's blocks exchange and finish what they have.
- * The next round may overwrite it when all have come to the wait behind its first pass. */
-__device__ __forceinline__ void finish_round(const struct region_args &a, const struct where &at,
-                                             const struct extra *e, const float *part, int p,
-                                             int passes, unsigned long long *best)
+/* Pass p is the last of REDUCE passes: the cluster's blocks exchange and finish what they have.
+ * The next ones may overwrite it when all have come to the wait behind its first pass. */
+__device__ __forceinline__ void finish_reduced(const struct region_args &a, const struct where &at,
+                                               const struct extra *e, const float *part, int p,
+                                               int passes, unsigned long long *best)
 {
-    int first = p / PER_ROUND * PER_ROUND * WARPS;
+    int first = p / PER_REDUCE * PER_REDUCE * WARPS;
     cluster_arrive();
     cluster_wait();
     finish_kept(a, at, e, part, first, min(at.units - first, (int)KEPT_UNITS), best);

@@ -17,7 +17,7 @@
 #include "cuda/lib/mma_end.cuh"
 
 /* All passes of this warp, whose sums begin in c and whose first weights are in flight, and what
- * becomes of them. In rounds every warp takes part, also one without a unit. */
+ * becomes of them. With REDUCE every warp takes part, also one without a unit. */
 __device__ __forceinline__ void multiply_all(const struct region_args &a, const struct where &at,
                                              char *shared, const struct extra *e, int passes,
                                              fragments &buffer, weights w, all_sums &c,
@@ -29,9 +29,9 @@ __device__ __forceinline__ void multiply_all(const struct region_args &a, const 
 #pragma unroll
         for (int i = 0; i < NT * 2; i++)
             scale[i / 2][i % 2] = scale_of(a, e, i / 2 * 8 + 2 * at.q + i % 2);
-    int tile = first_tile(at, 0), all = ROUND ? (at.units + WARPS - 1) / WARPS : passes;
+    int tile = first_tile(at, 0), all = REDUCE ? (at.units + WARPS - 1) / WARPS : passes;
     for (int p = 0; p < all; p++) {
-        bool mine = !ROUND || p < passes, more = p + 1 < passes;
+        bool mine = !REDUCE || p < passes, more = p + 1 < passes;
         int after = more ? first_tile(at, p + 1) : tile;
         weights next = tile_weights(a, at, after);
         if (mine) {
@@ -40,20 +40,20 @@ __device__ __forceinline__ void multiply_all(const struct region_args &a, const 
                 release_next();
             add_chains(c);
         }
-        if (ROUND && p > 0 && p % PER_ROUND == 0)
+        if (REDUCE && p > 0 && p % PER_REDUCE == 0)
             cluster_wait();
         if (mine && KEPT)
-            keep_sums(at, part, ROUND ? p % PER_ROUND : p, c[0]);
+            keep_sums(at, part, REDUCE ? p % PER_REDUCE : p, c[0]);
         else if (mine)
             finish_sums(a, at, e, tile, c[0], scale, best);
-        if (ROUND && (p + 1 == all || (p + 1) % PER_ROUND == 0))
-            finish_round(a, at, e, part, p, all, best);
+        if (REDUCE && (p + 1 == all || (p + 1) % PER_REDUCE == 0))
+            finish_reduced(a, at, e, part, p, all, best);
         w = next;
         tile = after;
         if (more)
             begin_sums(a, at, tile, c);
     }
-    if (KEPT && !ROUND) {
+    if (KEPT && !REDUCE) {
         if (SPLIT > 1) {
             cluster_arrive();
             cluster_wait();

@@ -63,8 +63,8 @@ enum {
     AT_ONCE = NORMED ? TOGETHER : GROUP,      /* tokens of a warp's turn; the last may be none */
     SLOTS = (M + SPLIT - 1) / SPLIT,          /* tokens that a block finishes */
     WARP_SLOTS = (SLOTS + WARPS - 1) / WARPS, /* and a warp, of kept logits */
-    PER_ROUND = ROUND ? ROUND : 1,            /* passes */
-    KEPT_UNITS = ROUND ? ROUND * WARPS : (UNITS + CLUSTERS - 1) / CLUSTERS,
+    PER_REDUCE = REDUCE ? REDUCE : 1,         /* passes */
+    KEPT_UNITS = REDUCE ? REDUCE * WARPS : (UNITS + CLUSTERS - 1) / CLUSTERS,
     KEPT_ROWS = KEPT_UNITS * TILES * 16,
     SMEM_ROWS = TERMS * NT * 8 * LD * 2,
     SMEM_X = SMEM_ROWS + SUMMED * (KS / SUM_COLUMNS) * NT * 8 * 4,

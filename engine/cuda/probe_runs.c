@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* probe_round.c - a case on the device: surrounded by bands, after a predecessor that is late.
+/* probe_runs.c - a case on the device: surrounded by bands, after a predecessor that is late.
  *
  * A case is a graph: inputs become NaN, the producer (kernels/cuda/probe.cu) starts, the kernel
  * under test is launched behind it with the edges it declares. The graph is replayed for every
- * round:
+ * run:
  *
  *   content 0, no delay          outputs kept
  *   content 1, 40 us late        the same pointers with other contents; outputs kept
- *   content 0, 40 us late        the bits of the first round
+ *   content 0, 40 us late        the bits of the first run
  *   content 0, full edges        the same bits without programmatic launch
  *   content 0, odd delays        the same bits again (races need luck; they get four tries)
  *
- * Every round the producer spoils outputs when it ends, and working memory but in the round with
+ * Every run the producer spoils outputs when it ends, and working memory but in the run with
  * full edges, which finds there what the one before left, as in a server. So a kernel that does not
- * wait loses what it wrote. After every round: bands whole, inputs and parameters as they were,
- * counters zero. All rounds are queued at once and waited for once, then eager and the oracle see
+ * wait loses what it wrote. After every run: bands whole, inputs and parameters as they were,
+ * counters zero. All runs are queued at once and waited for once, then eager and the oracle see
  * the same inputs (probe_truth.c). Outputs stay on the device until the slice is over.
  *
  * A kernel that breaks the context or does not end leaves a process that can only report and exit;
@@ -32,7 +32,7 @@
 #include "engine/cuda/probe_private.h"
 #include "engine/cuda/walk.h"
 
-enum { REPEATS = 4, ROUNDS = 4 + REPEATS, LATE_NS = 40000 };
+enum { REPEATS = 4, RUNS = 4 + REPEATS, LATE_NS = 40000 };
 double probe_hang_s = 0.5;
 static const double reference_s = 20;
 static const float copies_rms = 0.01f;
@@ -42,9 +42,9 @@ static int done(cudaError_t code, struct err *e)
     return code ? cuda_failed(e, code, "a copy or a wait", __FILE__, __LINE__) : 0;
 }
 
-/* ---- a round -------------------------------------------------------------------------------- */
+/* ---- a run ---------------------------------------------------------------------------------- */
 
-/* work_fill 0: working memory stays as the round before left it. */
+/* work_fill 0: working memory stays as the run before left it. */
 static int produce(struct device_probe *p, bool reset, unsigned work_fill, struct err *e)
 {
     const struct probe_segment *all = (const struct probe_segment *)(void *)p->segments.data;
@@ -68,7 +68,7 @@ static int record(struct device_probe *p, bool declared, struct err *e)
     char *work = p->b->work;
     if (p->work.data)
         p->b->work = p->work.data;
-    /* The round with full edges finds its working memory as the one before left it, as in a server:
+    /* The run with full edges finds its working memory as the one before left it, as in a server:
      * a kernel that remembers something there answers from another launch. */
     case_walk(p, &w, &choice);
     w.next = p->drawn.data ? p->drawn.data : p->k.data;
@@ -169,7 +169,7 @@ static const char *complaint(const unsigned long long *tally)
     return NULL;
 }
 
-struct round {
+struct probe_run {
     int content;
     bool declared, keep, compare;
     unsigned late_ns;
@@ -180,8 +180,8 @@ static enum device_verdict of(int rc)
     return rc == 0 ? DEVICE_OK : rc > 0 ? DEVICE_FAULT : DEVICE_ERROR;
 }
 
-/* Queues one round; nothing waits for it. 1: the kernel does not launch. */
-static int queue_round(struct device_probe *p, const struct round *r, struct err *e)
+/* Queues one run; nothing waits for it. 1: the kernel does not launch. */
+static int queue_run(struct device_probe *p, const struct probe_run *r, struct err *e)
 {
     unsigned delays[2] = {r->late_ns, 0};
     cudaStream_t s = p->b->stream;
@@ -193,22 +193,22 @@ static int queue_round(struct device_probe *p, const struct round *r, struct err
     return count_all(p, r->keep, r->compare, e);
 }
 
-/* All rounds of a case, waited for once. */
-static enum device_verdict run_rounds(struct device_probe *p, struct kept *kept, int contents,
+/* All runs of a case, waited for once. */
+static enum device_verdict queue_runs(struct device_probe *p, struct kept *kept, int contents,
                                       struct err *e)
 {
-    struct round all[ROUNDS] = {{0, true, true, false, 0},
-                                {contents - 1, true, false, contents == 1, LATE_NS},
-                                {0, true, false, true, LATE_NS},
-                                {0, false, false, true, LATE_NS}};
+    struct probe_run all[RUNS] = {{0, true, true, false, 0},
+                                  {contents - 1, true, false, contents == 1, LATE_NS},
+                                  {0, true, false, true, LATE_NS},
+                                  {0, false, false, true, LATE_NS}};
     int rc;
     for (int i = 0; i < REPEATS; i++)
-        all[4 + i] = (struct round){0, true, false, true, 1000u + 3700u * (unsigned)i};
+        all[4 + i] = (struct probe_run){0, true, false, true, 1000u + 3700u * (unsigned)i};
     if (done(cudaMemsetAsync(probe_tally(p, 0), 0, TALLIES * 8, p->b->stream), e) ||
         done(cudaMemsetAsync(probe_tally(p, TALLY_COPIES), 0, 16, p->b->stream), e))
         return DEVICE_ERROR;
-    for (int i = 0; i < ROUNDS; i++) {
-        if ((rc = queue_round(p, &all[i], e)) != 0)
+    for (int i = 0; i < RUNS; i++) {
+        if ((rc = queue_run(p, &all[i], e)) != 0)
             return of(rc);
         if (i < contents && (case_copies(p, e) || outcome_keep(p, kept, i, false, e)))
             return DEVICE_ERROR;
@@ -246,7 +246,7 @@ static enum device_verdict run_case(struct device_probe *p, const struct device_
     if (case_sequences(p, e) || case_params(p, e) || case_segments(p, e) ||
         capture_graph(p, 0, e) || capture_graph(p, 1, e) || case_checksum(p, 0, e))
         return DEVICE_ERROR;
-    enum device_verdict v = run_rounds(p, kept, contents, e);
+    enum device_verdict v = queue_runs(p, kept, contents, e);
     if (v == DEVICE_OK)
         v = read_tallies(p, e);
     if (v != DEVICE_OK)
@@ -283,7 +283,7 @@ static enum device_verdict fetch(struct device_probe *p, struct kept *kept, int 
         k->s.table = NULL;
         p->c = k->c;
         v = outcome_fetch(p, k, &out[*done_n], e);
-        out[*done_n].runs = ROUNDS;
+        out[*done_n].runs = RUNS;
         if (v != DEVICE_OK)
             break;
     }
