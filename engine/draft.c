@@ -260,7 +260,7 @@ static void add_row(struct draft *d, struct sequence *seq, int32_t wanted)
 static int run_step(struct draft *d, struct draft_steps *done, struct err *err)
 {
     int64_t from = clock_ns();
-    if (d->ops->step(d->backend, &d->step, NULL, NULL, err) < 0)
+    if (d->ops->step(d->backend, &d->step, NULL, err) < 0)
         return -1;
     done->width[done->n] = d->step.m;
     done->ns[done->n++] = clock_ns() - from;

@@ -198,10 +198,10 @@ void engine_ranks_ops(struct engine *e, struct backend_options *o);
 struct dispatch *engine_ranks_table(const struct backend_ops *ops, struct backend *b);
 int engine_ranks_agree(struct engine *e, struct backend_options *o, struct err *err);
 /* Tells them of a step that this rank starts next; engine_ranks_step() does both, and waits. */
-int engine_ranks_send(struct engine *e, const struct step *s, struct slot *slot,
-                      const struct kernel *override, struct err *err);
-int engine_ranks_step(struct engine *e, const struct step *s, struct slot *slot,
-                      const struct kernel *override, struct err *err);
+int engine_ranks_send(struct engine *e, const struct step *s, const struct overrides *o,
+                      struct err *err);
+int engine_ranks_step(struct engine *e, const struct step *s, const struct overrides *o,
+                      struct err *err);
 
 /* engine_draft.c: opening the draft model that the options name, if any, before the backend, and
  * its own backend after it and the speculator; how that one is to be opened. */
@@ -240,9 +240,9 @@ void engine_gauges(struct engine *e);
 bool engine_slice_due(struct engine *e);
 /* Runs a slice if one is wanted and allowed. True if it ran one. */
 bool engine_lend(struct engine *e, bool idle);
-/* The kernel to try in this step instead of the one in *slot, or NULL. `live` says whether the
- * step counts for the canary at all. */
-const struct kernel *engine_canary_toss(struct engine *e, const struct step *s, bool *live);
+/* The kernels to try in this step, or NULL. `live` says whether the step counts for the canary at
+ * all. */
+const struct overrides *engine_canary_toss(struct engine *e, const struct step *s, bool *live);
 void engine_canary_record(struct engine *e, const struct step *s, bool candidate, int64_t ns);
 /* Answers everyone waiting in tuning.h with -1 and waits until they have left. */
 void engine_release_callers(struct engine *e);
@@ -252,8 +252,7 @@ uint64_t engine_hot_path_compiles(void);
 
 /* engine_metrics.c */
 void engine_stats_init(struct engine_stats *s);
-void engine_stats_step(struct engine *e, const struct batch *b, const struct kernel *override,
-                       int64_t ns, int32_t generated);
+void engine_stats_step(struct engine *e, const struct batch *b, int64_t ns, int32_t generated);
 /* A landed step's gap: `before` is when the one before it landed, and the step's own time is ns. */
 void engine_stats_gap(struct engine *e, const struct batch *b, int64_t before, int64_t ns);
 

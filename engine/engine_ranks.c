@@ -276,27 +276,27 @@ static void note_change(void *ctx, int slot, const struct kernel *k)
     change[t->changes++] = (struct wire_change){slot, k->number};
 }
 
-int engine_ranks_send(struct engine *e, const struct step *s, struct slot *slot,
-                      const struct kernel *override, struct err *err)
+int engine_ranks_send(struct engine *e, const struct step *s, const struct overrides *o,
+                      struct err *err)
 {
     struct wire_table t = {.trial_slot = -1};
     if (!e->changes)
         e->changes = xcalloc((size_t)dispatch_slots(e->dispatch), sizeof *e->changes);
     t.change = e->changes;
     dispatch_latch(e->dispatch, note_change, &t);
-    if (override) {
-        t.trial_slot = (int32_t)(slot - dispatch_slot_at(e->dispatch, 0));
-        t.trial = override->number;
+    if (o) { /* of one, as tuning.h says */
+        t.trial_slot = (int32_t)(o->of[0].slot - dispatch_slot_at(e->dispatch, 0));
+        t.trial = o->of[0].kernel->number;
     }
     return ranks_send_step(e->ranks, s, &t, err);
 }
 
-int engine_ranks_step(struct engine *e, const struct step *s, struct slot *slot,
-                      const struct kernel *override, struct err *err)
+int engine_ranks_step(struct engine *e, const struct step *s, const struct overrides *o,
+                      struct err *err)
 {
-    if (engine_ranks_send(e, s, slot, override, err))
+    if (engine_ranks_send(e, s, o, err))
         return STEP_LOST;
-    int rc = e->ops->step(e->backend, s, slot, override, err);
+    int rc = e->ops->step(e->backend, s, o, err);
     ranks_step_ran(e->ranks);
     if (rc < 0) /* the other ranks ran the step or wait in it */
         rc = STEP_LOST;
@@ -394,8 +394,9 @@ static int follow_step(struct follower *f, const struct ranks_order *o, struct e
     const struct kernel *trial = slot ? kernel_for(f, slot, t->trial, err) : NULL;
     if ((slot && !trial) || follow_table(f, t, err))
         return -1;
-    int rc = f->ops->step_start ? f->ops->step_start(f->backend, &o->step, slot, trial, err)
-                                : f->ops->step(f->backend, &o->step, slot, trial, err);
+    const struct overrides one = {1, {{slot, trial}}}, *of = trial ? &one : NULL;
+    int rc = f->ops->step_start ? f->ops->step_start(f->backend, &o->step, of, err)
+                                : f->ops->step(f->backend, &o->step, of, err);
     if (rc < 0 || follow_land(f, err))
         return -1;
     f->flying = o;

@@ -22,20 +22,20 @@ static struct lead *the_lead;
 
 /* ---- the backend's functions ----------------------------------------------------------------- */
 
-static int lead_step(struct backend *b, const struct step *s, struct slot *slot,
-                     const struct kernel *override, struct err *err)
+static int lead_step(struct backend *b, const struct step *s, const struct overrides *o,
+                     struct err *err)
 {
     (void)b;
-    return engine_ranks_step(&the_lead->engine, s, slot, override, err);
+    return engine_ranks_step(&the_lead->engine, s, o, err);
 }
 
-static int lead_start(struct backend *b, const struct step *s, struct slot *slot,
-                      const struct kernel *override, struct err *err)
+static int lead_start(struct backend *b, const struct step *s, const struct overrides *o,
+                      struct err *err)
 {
     struct lead *l = the_lead;
-    if (engine_ranks_send(&l->engine, s, slot, override, err))
+    if (engine_ranks_send(&l->engine, s, o, err))
         return STEP_LOST;
-    int rc = l->engine.one_ops->step_start(b, s, slot, override, err);
+    int rc = l->engine.one_ops->step_start(b, s, o, err);
     l->under_way += rc >= 0;
     return rc;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fleet_loop.c - what the loop does with results of other servers.
  *
- * Three things come from other servers, and none of them is believed. A kernel that serves
- * elsewhere is the next candidate of its slot, alone, whoever searches the slot. A point that was
+ * Three things come from other servers, and none of them is believed. A kernel that was faster
+ * elsewhere is the next candidate of its slot, whoever searches the slot, alone or with those of
+ * other slots (fleet_set.c). A point that was
  * tried elsewhere teaches the cost model what it took there, and is proposed here only when nothing
  * else is left. A kernel that was found wrong elsewhere is looked at again if it serves here: a
  * whole probe on fresh live inputs, and eager beside it on the next live steps, one after the
@@ -77,13 +78,32 @@ static void learn_row(void *ctx, const struct fleet_row *r)
         p->fleet.dry = 0;
         p->dry = 0;
     }
-    struct behind *b = p->search.trial[id] == TRIAL_NONE ? put_behind(p, id) : behind(p, id);
+    bool first = p->search.trial[id] == TRIAL_NONE;
+    struct behind *b = first ? put_behind(p, id) : behind(p, id);
+    if (b && !fleet_row_on_trial(r))
+        b->trial_ns = 0;
+    else if (b && first)
+        b->trial_ns = clock_ns();
     if (!b || b->learned || r->own_s <= 0 || r->own_s < p->locked.roofline_s)
         return;
     cost_learn(&l->s->cost, r->template, &r->point, space_facts(p->space), r->own_s);
     b->learned = true;
     p->fleet.measured++; /* whoever searches the slot next does not find it fresh */
     p->fleet.dry++;
+}
+
+/* Points of which nothing was heard for long: whoever tried them is gone. */
+static void lapse(struct slot_search *p)
+{
+    struct slot_search_fleet *f = &p->fleet;
+    int64_t before = clock_ns() - (int64_t)(FLEET_TRIAL_S * 1e9);
+    int kept = 0;
+    for (int i = 0; i < f->behinds; i++)
+        if (f->behind[i].trial_ns != 0 && f->behind[i].trial_ns < before)
+            search_forget(&p->search, f->behind[i].id);
+        else
+            f->behind[kept++] = f->behind[i];
+    f->behinds = kept;
 }
 
 bool fleet_loop_undefer(struct slot_search *p)
@@ -125,7 +145,7 @@ static void word_row(void *ctx, const struct fleet_row *r)
     if (id < 0 || r->speed <= 0 || !same_source(&w->l, r))
         return;
     w->word = xrealloc(w->word, (size_t)(w->n + 1) * sizeof *w->word);
-    w->word[w->n++] = (struct fleet_word){id, r->speed, fleet_row_won(r)};
+    w->word[w->n++] = (struct fleet_word){id, r->speed, fleet_row_offered(r)};
 }
 
 static struct again *again(struct slot_search *p, int32_t id)
@@ -166,6 +186,7 @@ static void find_offer(struct specializer *s, struct slot_search *p)
     fleet_each(s->fleet, p->slot->name, 0, 0, word_row, &w);
     const struct fleet_offer_ask ask = {w.word, w.n, serving, seen, trials, p};
     p->fleet.offer = fleet_offer_best(&ask, &gain);
+    p->fleet.gain = gain;
     p->fleet.speed = gain * seen;
     free(w.word);
 }
@@ -194,11 +215,11 @@ static void look_for_offer(struct specializer *s, struct slot_search *p)
     p->fleet.news = news;
     p->fleet.tried = p->search.tried;
     if (p->fleet.adopt && !adopted) {
-        store_trace(
-            s->store, p->slot->name, NULL, "fleet", NULL,
-            "a kernel that serves elsewhere, by all who measured it %+.1f %% over eager, is "
-            "tried next",
-            (p->fleet.speed - 1) * 100);
+        p->fleet.since_ns = clock_ns();
+        store_trace(s->store, p->slot->name, NULL, "fleet", NULL,
+                    "a kernel of others, by all who measured it %+.1f %% over eager, is "
+                    "tried next",
+                    (p->fleet.speed - 1) * 100);
         p->exhausted = false;
     }
 }
@@ -453,8 +474,10 @@ void fleet_advance(struct specializer *s)
     while (!t->checking && fleet_suspect_next(s->fleet, &t->suspect))
         suspect(s);
     wish(s);
-    for (int i = 0; i < s->slot_searches; i++)
+    for (int i = 0; i < s->slot_searches; i++) {
+        lapse(&s->slot_search[i]);
         look_for_offer(s, &s->slot_search[i]);
+    }
 }
 
 void fleet_loop_close(struct specializer *s)

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "specializer/consult.h"
+#include "specializer/fleet/fleet_offer.h"
 #include "specializer/specializer_private.h"
 
 /* Makes the candidate of a proposed point and looks it up in the store. NULL if it must not be
@@ -74,7 +75,7 @@ static enum next points_next(struct specializer *s, struct slot_search *p)
     /* The first batch is the one point that is best known to be good, if there is one: every slot
      * gets a decent kernel before any slot gets the best one. */
     bool known = p->search.tried == 0 && p->search.firsts > 0;
-    int want = known || adopts ? 1 : BATCH;
+    int want = known || adopts ? 1 : fleet_count(s->fleet, p->slot->name) > 0 ? FLEET_BATCH : BATCH;
     int n = propose(s, p, want, &may);
     if (n == 0 && fleet_loop_undefer(p)) /* points that other servers measured, which come last */
         n = propose(s, p, want, &may);

@@ -347,6 +347,7 @@ static void promote(struct slot_search *p, struct trial *t)
 {
     struct trial before = p->promoted;
     p->promoted = *t;
+    p->promoted_ns = clock_ns();
     p->not_before_ns = 0;
     *t = before;
 }

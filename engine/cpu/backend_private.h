@@ -103,8 +103,7 @@ const char *backend_check_broken(struct backend *b, const struct kernel *k);
  * another rank is gone. */
 int backend_gather(struct backend *b, int32_t rows, struct err *e);
 
-int backend_step(struct backend *b, const struct step *s, struct slot *override_slot,
-                 const struct kernel *override, struct err *e);
+int backend_step(struct backend *b, const struct step *s, const struct overrides *o, struct err *e);
 
 struct kernel *backend_load(struct backend *b, const struct kernel_object *o, struct err *e);
 void backend_unload(struct backend *b, struct kernel *k);

@@ -36,7 +36,7 @@ static bool run(struct rig *r, const int32_t *token, int32_t from, int32_t to,
     made->row[s->rows] = s->m - 1;
     made->sample[s->rows++] = (struct sample_row){.params = &tops, .target = -1};
     s->context = to;
-    int failed = r->ops->step(r->b, s, NULL, NULL, &e);
+    int failed = r->ops->step(r->b, s, NULL, &e);
     check(!failed, false, "%s: tokens %d to %d: %s", r->ops->name, from, to, e.msg);
     return !failed;
 }

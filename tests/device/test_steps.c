@@ -58,7 +58,7 @@ static void feed(struct made_step *b, const struct text *t, int32_t from, int32_
 static bool step(struct rig *r, struct made_step *b)
 {
     struct err e = {""};
-    int failed = r->ops->step(r->b, &b->step, NULL, NULL, &e);
+    int failed = r->ops->step(r->b, &b->step, NULL, &e);
     check(!failed, false, "%s: a step of %d tokens: %s", r->ops->name, b->step.m, e.msg);
     return !failed;
 }
@@ -249,11 +249,11 @@ static void bad_steps_are_refused(struct rig *gpu, const char *name)
     step_begin(&a);
     feed(&a, &t, 0, 4, gpu->model->shape.vocab, &greedy);
     a.tokens[2] = gpu->model->shape.vocab;
-    check(gpu->ops->step(gpu->b, &a.step, NULL, NULL, &e) == -1 && strstr(e.msg, "token"), false,
+    check(gpu->ops->step(gpu->b, &a.step, NULL, &e) == -1 && strstr(e.msg, "token"), false,
           "%s: a token beyond the vocabulary is refused", name);
     a.tokens[2] = 0;
     a.kv_at[1] = PAGES * KV_PAGE;
-    check(gpu->ops->step(gpu->b, &a.step, NULL, NULL, &e) == -1 && strstr(e.msg, "page"), false,
+    check(gpu->ops->step(gpu->b, &a.step, NULL, &e) == -1 && strstr(e.msg, "page"), false,
           "%s: a position beyond the cache is refused", name);
     a.kv_at[1] = 1;
     check(step(gpu, &a), false, "%s: and the next step runs", name);

@@ -86,7 +86,7 @@ static void *step_main(void *arg)
     build(&k->built, k->feed, k->feeds);
     if (k->silent)
         k->built.step.rows = 0;
-    k->rc = backend_cpu.step(k->backend, &k->built.step, NULL, NULL, &k->e);
+    k->rc = backend_cpu.step(k->backend, &k->built.step, NULL, &k->e);
     return NULL;
 }
 
