@@ -307,10 +307,13 @@ static void default_lists(struct bench *b)
     parse_list(regions ? "512" : "128,512,2048", 1 << 20, &b->prompt);
 }
 
-/* Regions are timed on one device's clock, and are rank 0's alone. */
-static int check_ranks(const struct bench *b, const struct rank_place *place, struct err *e)
+/* Regions are timed on one device's clock, and are rank 0's alone. Before any other rank starts. */
+static int check_ranks(const struct bench *b, struct err *e)
 {
-    if (place->world > 1 && strcmp(b->mode, "decode") != 0 && strcmp(b->mode, "prefill") != 0)
+    const struct config *c = &b->config;
+    bool several =
+        strcmp(c->engine_ranks, "1") != 0 || (*c->engine_gpus && strcmp(c->engine_gpus, "1") != 0);
+    if (several && strcmp(b->mode, "decode") != 0 && strcmp(b->mode, "prefill") != 0)
         return err_set(e, "%s measures regions, which it cannot of several ranks", b->mode);
     return 0;
 }
@@ -318,14 +321,14 @@ static int check_ranks(const struct bench *b, const struct rank_place *place, st
 /* As rank 0 or the only one, or as another rank; argv as it was before options were taken out. */
 static int run(struct bench *b, int argc, char **argv)
 {
-    struct rank_place place;
-    struct launched others;
+    struct rank_place place = {.world = 1};
+    struct launched others = {0};
     struct err e = {""};
-    int failed = launch_ranks(&b->config, argc, argv, &place, &others, &e);
+    int failed = check_ranks(b, &e) || launch_ranks(&b->config, argc, argv, &place, &others, &e);
     if (!failed && place.rank > 0) {
         failed = engine_follow(&b->config, &place, &e);
     } else if (!failed) {
-        failed = check_ranks(b, &place, &e) || open_all(b, &place, &e) || measure(b, &e);
+        failed = open_all(b, &place, &e) || measure(b, &e);
         close_all(b);
     }
     if (failed)

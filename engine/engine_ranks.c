@@ -46,13 +46,13 @@ static int32_t threads_of(const struct ranks *r, int32_t asked)
     return share > 0 ? share : 1;
 }
 
-/* Where nobody looks for kernels, no memory is kept for them. */
+/* Whether kernels are searched for on this backend; if not, no memory is kept for them. */
 static bool searched(const struct backend_ops *ops)
 {
     return ops->ranks && ops->ranks->searched;
 }
 
-/* The same slots on all ranks, whatever their numbers. */
+/* Makes the dispatch table. All ranks have the same slots, whatever part of the model they have. */
 struct dispatch *engine_ranks_table(const struct backend_ops *ops, struct backend *b)
 {
     bool reduces = ops->ranks->reduces;
@@ -76,7 +76,8 @@ static uint64_t mix_weight(uint64_t h, const struct weight *w)
     return mix(mix(mix(h, w->type), w->rows), w->cols);
 }
 
-/* What a kernel of the region is compiled for and proved with; instruction sets, too. */
+/* A hash of everything that a kernel of the region is compiled for and proved with, instruction
+ * sets included. */
 static uint64_t shape_of(const struct model *m, enum region r)
 {
     const struct model_shape *s = &m->shape;
@@ -149,7 +150,7 @@ static struct model *open_part(const char *path, const struct ranks *r, bool wit
 
 /* ---- rank 0 ---------------------------------------------------------------------------------- */
 
-/* On the watching thread, or the engine's own. */
+/* Called on the watching thread or on the engine thread. */
 static void on_lost(void *ctx, const char *why)
 {
     struct engine *e = ctx;
@@ -183,7 +184,7 @@ struct model *engine_ranks_model(struct engine *e, model_progress_fn *progress, 
 /* A process is rank 0 of one model at most; the specializer knows its backend alone. */
 static _Atomic(struct engine *) leader;
 
-/* The other ranks first: what one of them cannot load is nowhere. */
+/* The other ranks load the kernel first: if one of them cannot, none keeps it. */
 static struct kernel *load_on_all(struct backend *b, const struct kernel_object *o, struct err *err)
 {
     struct engine *e = atomic_load(&leader);
@@ -217,7 +218,8 @@ static const char *broken_anywhere(struct backend *b, const struct kernel *k)
     return here ? here : ranks_broke(e->ranks, k->number);
 }
 
-/* Steps run no spans: a kernel of one adds the residual, which is reduce's to add. */
+/* Steps of several ranks run no spans: a span's kernel would add the residual, which `reduce` adds.
+ */
 void engine_ranks_ops(struct engine *e, struct backend_options *o)
 {
     o->texts = false;
@@ -296,7 +298,7 @@ int engine_ranks_step(struct engine *e, const struct step *s, const struct overr
         return STEP_LOST;
     int rc = e->ops->step(e->backend, s, o, err);
     ranks_step_ran(e->ranks);
-    if (rc < 0) /* the others ran it, or wait for this rank: they are no longer where it is */
+    if (rc < 0) /* the other ranks ran the step or wait in it */
         rc = STEP_LOST;
     return rc;
 }
@@ -312,8 +314,8 @@ struct follower {
     struct dispatch *dispatch;
     struct loader *loader;
     struct wire_limits limits;
-    struct ranks_order order[2];      /* the next, and the one before it, */
-    const struct ranks_order *flying; /* whose step is under way; NULL: none is */
+    struct ranks_order order[2];      /* of the next step and of the one before it */
+    const struct ranks_order *flying; /* of the step under way; NULL: there is none */
 };
 
 static int follower_backend(struct follower *f, struct err *err)
@@ -358,7 +360,7 @@ static const struct kernel *kernel_for(struct follower *f, const struct slot *sl
     return NULL;
 }
 
-/* The table becomes what the step is to run with; nothing else changes it. */
+/* Makes the dispatch table what the step is to run with; nothing else changes it. */
 static int follow_table(struct follower *f, const struct wire_table *t, struct err *err)
 {
     for (int32_t i = 0; i < t->changes; i++) {

@@ -39,7 +39,7 @@ const char *ranks_lost(struct ranks *r)
     return atomic_load(&r->lost) ? r->why : NULL;
 }
 
-/* Once; what comes later follows from the first. */
+/* Keeps the first reason only: later failures follow from it. */
 void ranks_lose(struct ranks *r, const char *why)
 {
     pthread_mutex_lock(&r->lock);
@@ -82,7 +82,8 @@ struct ranks *ranks_open(const struct ranks_options *o, struct err *err)
 
 /* ---- agreeing ------------------------------------------------------------------------------- */
 
-/* A message of that kind and size from a rank, however long it takes to load a model. */
+/* Receives a message of that kind and size from a rank, without a time limit: the rank may be
+ * loading its model. */
 static int hear(struct ranks *r, int32_t from, enum link_kind kind, void *to, size_t n,
                 struct err *err)
 {
@@ -177,7 +178,7 @@ int ranks_agree(struct ranks *r, const struct backend_ops *ops, const struct wir
         return -1;
     memcpy(r->id, setup->id, sizeof r->id);
     r->id[sizeof r->id - 1] = 0;
-    r->id_made = true; /* if rank 0 dies now, nobody else would clear it away */
+    r->id_made = true; /* this rank removes it too, in case rank 0 dies */
     return 0;
 }
 
@@ -212,7 +213,8 @@ static void heard(struct ranks *r, int32_t from)
     ranks_lose(r, why);
 }
 
-/* What does not come back although it was told to is stuck in the device or its library. */
+/* Ends the process if a step does not return although the collective was aborted: it is stuck in
+ * the device or its library. */
 static void end_if_stuck(struct ranks *r)
 {
     if (!atomic_load(&r->lost) || !atomic_load(&r->busy) ||
@@ -241,7 +243,7 @@ static void look_at_step(struct ranks *r)
     end_if_stuck(r);
 }
 
-/* Rank 0: what any other says, or that it says nothing more. */
+/* On rank 0: reads messages of all other ranks, and notices a closed connection. */
 static void listen_to_all(struct ranks *r)
 {
     int32_t world = r->options.place.world;
@@ -255,9 +257,9 @@ static void listen_to_all(struct ranks *r)
             heard(r, i);
 }
 
-/* Another rank: whether rank 0 has closed while this one is busy, and so does not read why. What it
- * sent last is read as soon as the step is done, which is soon if all is well: so it gets a while.
- */
+/* On other ranks: notices that rank 0 has closed the connection while this rank is busy in a step
+ * and does not read. The last message of rank 0, which says why, is read when the step ends, so the
+ * rank is given a second for that. */
 static void look_at_leader(struct ranks *r, int *looks)
 {
     struct pollfd p = {r->peer[0].fd, POLLRDHUP, 0};
@@ -283,7 +285,7 @@ static void *watch(void *arg)
     return NULL;
 }
 
-/* Watched from here on: what follows waits for the other ranks. */
+/* The watching thread runs from here on, because what follows waits for the other ranks. */
 struct collective *ranks_collective(struct ranks *r, const struct backend_ops *ops,
                                     const struct wire_setup *setup, struct err *err)
 {
@@ -296,7 +298,8 @@ struct collective *ranks_collective(struct ranks *r, const struct backend_ops *o
     struct collective *c = ops->ranks->open(setup->id, r->options.place.rank,
                                             r->options.place.world, r->options.step_timeout_s, err);
     atomic_store(&r->collective, c);
-    if (c && ranks_lost(r)) /* meanwhile: who watches did not see it */
+    /* A loss before `collective` was set could not be handled by the watching thread. */
+    if (c && ranks_lost(r))
         c->ops->abort(c, r->why);
     return c;
 }
@@ -310,7 +313,7 @@ int ranks_begin(struct ranks *r, struct err *err)
             return err_prefix(err, "rank 0");
         return 0;
     }
-    atomic_store(&r->busy, false); /* it waits, but can be told */
+    atomic_store(&r->busy, false); /* it waits below, but reads messages meanwhile */
     while (atomic_load(&r->readies) < r->options.place.world - 1) {
         if (ranks_lost(r))
             return err_set(err, "%s", r->why);
@@ -347,7 +350,8 @@ void ranks_step_ran(struct ranks *r)
     atomic_store(&r->busy, false);
 }
 
-/* A step that was missed, or a table that this rank does not have, would be run all the same. */
+/* Checks the number of the step and of its dispatch table: the backend itself would not notice a
+ * step that was missed or a table that this rank does not have. */
 static int take_step(struct ranks *r, const struct wire_limits *l, struct ranks_order *o,
                      struct err *err)
 {
@@ -414,7 +418,7 @@ void ranks_give_up(struct ranks *r, const char *why)
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-/* The last word of rank 0 to another one. */
+/* Sends the last message of rank 0 to another rank. */
 static void part_from(struct ranks *r, int fd)
 {
     const char *why = ranks_lost(r);

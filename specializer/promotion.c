@@ -55,7 +55,7 @@ static void learn(struct specializer *s, struct slot_search *p, double speed)
 /* ---- the rules of a promotion -----------------------------------------------------------------
  */
 
-/* The kernels of the other slots when the canary began (their hash). */
+/* Hash of the kernels of the other slots when the canary began. */
 struct promotion {
     struct specializer *s;
     uint64_t coresident;
@@ -69,8 +69,8 @@ static enum stage_result enter(struct pipeline *pipeline, struct trial *t)
     return STAGE_RUNNING;
 }
 
-/* A verdict on time holds beside the kernels that served meanwhile: if an operator changed one of
- * them, the canary reached none. */
+/* A verdict on time is valid beside the kernels that served during the canary. If an operator
+ * changed one of them meanwhile, the canary has reached no verdict. */
 static enum stage_result beside(const struct promotion *o, struct trial *t, enum stage_result r)
 {
     struct candidate *c = t->c;

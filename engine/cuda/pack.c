@@ -54,7 +54,8 @@ static int32_t layers_of(const struct backend *b, enum region r)
     return region_runs(r, b->model->shape.layers);
 }
 
-/* First place in the arena where `bytes` fit between the packs that are there; -1: nowhere. */
+/* Offset of the first gap between the packs of the arena that has room for `bytes`; -1: none has.
+ */
 static int64_t find_room(const struct backend *b, int64_t bytes)
 {
     int64_t at = 0;

@@ -33,7 +33,7 @@
 #include "engine/cuda/step.h"
 #include "engine/cuda/walk.h"
 
-enum { TIMED_EVERY = 1024, TIMED_AT = 16 /* not the first, which is cold */ };
+enum { TIMED_EVERY = 1024, TIMED_AT = 16 /* not the first step, whose caches are cold */ };
 
 /* ---- what runs ----------------------------------------------------------------------------- */
 
@@ -42,7 +42,7 @@ static bool one_token_each(const struct step *s)
     return s->m == s->spans;
 }
 
-/* What decodes lies in front (batch.c): so many sequences with a token each. */
+/* The number of sequences with one token each, which batch.c puts in front. */
 static int32_t leading(const struct step *s)
 {
     int32_t n = 0;
@@ -193,7 +193,7 @@ static void count(struct backend *b, const struct inflight *f, const struct step
     for (int r = 0; r < REGION_COUNT; r++) {
         bool prompt = r == REGION_ATTN && !one_token_each(s) && (!f->wide || f->choice.lead > 0);
         uint64_t m = (uint64_t)region_m((enum region)r, s->m, s->rows);
-        if (m == 0 || prompt) /* nobody can do anything about that */
+        if (m == 0 || prompt) /* these run eager, whatever is in the slot */
             continue;
         struct slot_counters *k = &f->choice.slot[r]->counters;
         uint64_t runs = (uint64_t)region_runs((enum region)r, b->model->shape.layers);
