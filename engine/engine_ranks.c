@@ -260,7 +260,8 @@ int engine_ranks_agree(struct engine *e, struct backend_options *o, struct err *
     struct wire_setup setup = {.kv_pages = o->kv_pages,
                                .max_tokens = o->max_tokens,
                                .max_rows = o->max_rows,
-                               .own_formats = e->model->own_formats};
+                               .own_formats = e->model->own_formats,
+                               .bf16_copies = e->model->bf16_copies};
     engine_say(e, 0.95, "waiting for the other ranks to load the model");
     if (ranks_agree(e->ranks, e->ops, &part, &setup, err))
         return -1;
@@ -331,6 +332,7 @@ static int follower_backend(struct follower *f, struct err *err)
     if (ranks_agree(f->ranks, f->ops, &part, &setup, err))
         return -1;
     f->model->own_formats = setup.own_formats;
+    f->model->bf16_copies = setup.bf16_copies;
     o.kv_pages = setup.kv_pages;
     o.max_tokens = setup.max_tokens;
     o.max_rows = setup.max_rows;

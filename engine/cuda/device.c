@@ -393,8 +393,8 @@ static struct backend *cuda_open(const struct model *m, const struct backend_opt
     pthread_mutex_init(&b->load_lock, NULL);
     name_eager(b);
     if (device_takes(&m->shape, e) || device_open(b, e) || device_kernels(b, e) ||
-        memory_open(b, e) || weights_upload(b, e) || blas_open(b, e) || measure(b, e) ||
-        ranks_prepare(b, e) || hook_open(b, e) || graph_open(b, e)) {
+        memory_open(b, e) || weights_upload(b, e) || bricks_copies(b, e) || blas_open(b, e) ||
+        measure(b, e) || ranks_prepare(b, e) || hook_open(b, e) || graph_open(b, e)) {
         cuda_close(b);
         return NULL;
     }

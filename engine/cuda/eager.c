@@ -7,10 +7,11 @@
  *   mlp_in    norm, product, silu                     head     norm of rows, product, best
  *
  * Products take bf16, and so does their library: a matrix that is kept in another format is
- * multiplied by kernels of ours where tokens are few, and else expanded first (bricks_run.c). In
- * narrow steps a region's outside interface is float, because any kernel may sit on either side of
- * it; the eager kernels write a bf16 copy beside it, and only when the copy is missing (another
- * kernel filled the slot before) is it made here. In wide steps the bf16 copy is all there is.
+ * multiplied by kernels of ours where tokens are few, and else expanded first (bricks_run.c),
+ * unless there is bf16 beside it. In narrow steps a region's outside interface is float, because
+ * any kernel may sit on either side of it; the eager kernels write a bf16 copy beside it, and only
+ * when the copy is missing (another kernel filled the slot before) is it made here. In wide steps
+ * the bf16 copy is all there is.
  */
 #include <math.h>
 
@@ -80,7 +81,7 @@ static int norm(struct walk *w, const float *x, const float *gain, const int32_t
 static int product(struct walk *w, enum region r, int32_t layer, const void *x16, const float *c,
                    void *d, bool d16, int32_t m, struct err *e)
 {
-    struct matrix at = matrix_of(w->b, r, layer);
+    struct matrix at = matrix_of(w->b, r, layer, m);
     struct product p = {x16, at.data, c, d, d16, m, at.rows, at.cols, 0};
     if (at.type != DTYPE_BF16)
         return bricks_run(w, &p, at.type, e);

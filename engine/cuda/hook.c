@@ -209,7 +209,7 @@ static int compare_products(struct walk *w, const struct kernel *k, enum region 
                                    .cols = p.n,
                                    .head_dim = p.n,
                                    .out = b->spare.result};
-    struct matrix m = matrix_of(b, r, layer);
+    struct matrix m = matrix_of(b, r, layer, w->m);
     if (m.type != DTYPE_BF16)
         return err_set(e, "cuda: a library's algorithm beside weights that it cannot read");
     p.w = m.data;

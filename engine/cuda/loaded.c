@@ -264,7 +264,7 @@ static struct ahead ahead_of(const struct walk *w, enum region r, int32_t layer)
     const struct plan_node *n = plan_ahead(b->plan, r, layer);
     if (!n)
         return (struct ahead){NULL, 0};
-    struct matrix m = matrix_of(b, n->region, n->layer);
+    struct matrix m = matrix_of(b, n->region, n->layer, walk_width(w, n->region));
     const struct kernel *k = w->choice->kernel[n->region];
     const struct loaded *l = k ? k->backend : NULL;
     if (l && l->pack)
@@ -281,7 +281,7 @@ static void fill_attn_in(const struct walk *w, int32_t layer, struct cuda_attn_i
     *a = (struct cuda_attn_in_args){.counts = w->block->counts,
                                     .x = w->x,
                                     .norm = l->attn_norm,
-                                    .w = l->wqkv.data,
+                                    .w = matrix_of(b, REGION_ATTN_IN, layer, w->m).data,
                                     .bias = l->bias,
                                     .q_norm = l->q_norm,
                                     .k_norm = l->k_norm,
@@ -330,7 +330,7 @@ static void fill_args(const struct walk *w, enum region r, int32_t layer, const 
 {
     const struct backend *b = w->b;
     const struct model_shape *s = &b->model->shape;
-    struct matrix m = matrix_of(b, r, layer);
+    struct matrix m = matrix_of(b, r, layer, walk_width(w, r));
     struct cuda_work work = {b->work, b->counter};
     struct ahead ahead = ahead_of(w, r, layer);
     switch (r) {

@@ -198,7 +198,7 @@ static int32_t room_for_pages(const struct device_probe *p)
 static int open_parameters(struct device_probe *p, struct err *e)
 {
     const struct model_shape *s = &p->b->model->shape;
-    struct matrix m = matrix_of(p->b, p->o.region, 0);
+    struct matrix m = matrix_of(p->b, p->o.region, 0, p->o.m);
     int64_t vectors = s->hidden + 2L * s->head_dim + (s->heads + 2L * s->kv_heads) * s->head_dim;
     p->real_head.wqkv = p->b->on.head;
     p->real_head.attn_norm = p->b->on.final_norm;
@@ -222,7 +222,7 @@ static int open_memory(struct device_probe *p, struct err *e)
                             [REGION_ATTN_OUT] = s->hidden, [REGION_MLP_IN] = s->ffn,
                             [REGION_MLP_OUT] = s->hidden,  [REGION_HEAD] = p->b->model->head.rows};
     int32_t in = r == REGION_MLP_OUT ? s->ffn : r == REGION_ATTN || r == REGION_ATTN_OUT ? q : 0;
-    struct matrix m = matrix_of(p->b, r, 0);
+    struct matrix m = matrix_of(p->b, r, 0, p->o.m);
     int64_t most = m.rows > cols[r] ? m.rows : cols[r], widest = m.cols > q ? m.cols : q;
     p->y_cols = cols[r];
     p->room = all < NARROW ? NARROW : all;

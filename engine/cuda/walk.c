@@ -49,6 +49,11 @@ void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const str
     }
 }
 
+int32_t walk_width(const struct walk *w, enum region r)
+{
+    return r == REGION_HEAD ? w->rows : w->m;
+}
+
 void walk_floats(struct walk *w, bool hooked)
 {
     const struct loaded *l = w->choice->kernel[REGION_ATTN]->backend;

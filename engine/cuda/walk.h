@@ -61,6 +61,8 @@ int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t l
 /* Points a walk over the backend's own buffers at those of the residual stream that r uses. */
 void walk_aim(struct walk *w, enum region r);
 int walk_step(struct walk *w, struct err *e);
+/* What a region's matrix is multiplied by: tokens, or the head's rows. */
+int32_t walk_width(const struct walk *w, enum region r);
 /* Tokens or rows to launch for: a bucket up to NARROW, a multiple of NARROW beyond. */
 int32_t walk_padded(int32_t n);
 /* eager.c: query heads of a block of the eager decode attention. */

@@ -84,7 +84,7 @@ int greedy_main(const char *path)
         compare(&gpu, &cpu, token, (int32_t)n);
     for (int r = 0; r < REGION_COUNT; r++)
         printf("     %-9s %s\n", region_name((enum region)r),
-               dtype_name(device_type(m, (enum region)r, m->shape.layers - 1)));
+               dtype_name(device_type(m, (enum region)r, m->shape.layers - 1, 1)));
     rig_close(&gpu);
     rig_close(&cpu);
     free(ids);

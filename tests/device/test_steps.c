@@ -14,6 +14,7 @@
 #include "config/err.h"
 #include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/memory.h"
+#include "kernels/bricks.h"
 #include "tests/device/device_test.h"
 
 enum { PAGES = 1024 };
@@ -259,11 +260,13 @@ static void bad_steps_are_refused(struct rig *gpu, const char *name)
     check(step(gpu, &a), false, "%s: and the next step runs", name);
 }
 
-void test_steps_of(const struct shape_row *row, enum dtype type)
+/* `copies`: steps of many tokens read bf16 beside weights in their own format. */
+static void steps_with(const struct shape_row *row, enum dtype type, bool copies)
 {
     const char *name = row->name;
     struct model *m = model_random(&row->shape, type, 11);
     m->own_formats = true;
+    m->bf16_copies = copies;
     struct rig gpu, cpu = {0};
     if (rig_open(&gpu, &whet_backend_cuda, m, PAGES, STEP_TOKENS, STEP_ROWS) &&
         rig_open(&cpu, &backend_cpu, m, PAGES, STEP_TOKENS, STEP_ROWS)) {
@@ -276,6 +279,13 @@ void test_steps_of(const struct shape_row *row, enum dtype type)
     rig_close(&gpu);
     rig_close(&cpu);
     model_close(m);
+}
+
+void test_steps_of(const struct shape_row *row, enum dtype type)
+{
+    steps_with(row, type, false);
+    if (brick_bytes((int)type))
+        steps_with(row, type, true);
 }
 
 void test_steps(void)
