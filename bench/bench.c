@@ -9,6 +9,9 @@
  * No HTTP, no scheduler, no specializer: synthetic tokens through the backend, as the engine would
  * feed it. "Specialized" is what the store's winners make of the same steps, or with --starts the
  * points that a search starts from.
+ *
+ * With engine.ranks or engine.gpus, decode and prefill measure several processes that compute one
+ * model: this one is rank 0, and the others, started by it, run what it sends (engine/lead.h).
  */
 #include "bench/bench.h"
 
@@ -19,6 +22,10 @@
 
 #include "bench/bench_private.h"
 #include "engine/device_weights.h"
+#include "engine/engine.h"
+#include "engine/launch.h"
+#include "engine/lead.h"
+#include "engine/ranks.h"
 #include "specializer/winners.h"
 
 enum { RESULTS_MAX = LIST_MAX * LIST_MAX + LIST_MAX };
@@ -132,7 +139,10 @@ static int open_backend(struct bench *b, struct err *e)
                        b->model->shape.max_context, context > prompt ? "--context" : "--prompt",
                        most);
     b->pages_each = (most + KV_PAGE - 1) / KV_PAGE;
-    b->ops = strcmp(c->engine_backend, "cuda") == 0 ? backend_cuda_load(e) : &backend_cpu;
+    if (b->lead)
+        b->ops = lead_ops(b->lead);
+    else
+        b->ops = strcmp(c->engine_backend, "cuda") == 0 ? backend_cuda_load(e) : &backend_cpu;
     if (!b->ops)
         return -1;
     b->chunk = backend_chunk(b->ops, c->engine_prefill_chunk);
@@ -144,8 +154,15 @@ static int open_backend(struct bench *b, struct err *e)
                                 .pack_bytes = c->specializer_pack_mib * 1048576,
                                 .huge_pages = c->engine_huge_pages};
     device_weights_settle(b->model, c->engine_device_weights, b->ops, &o, o.kv_pages);
+    int32_t pages = o.kv_pages;
+    if (b->lead && lead_agree(b->lead, &o, e))
+        return -1;
+    if (o.kv_pages < pages)
+        return err_set(e, "a rank has room for %d KV pages; %d are asked for", o.kv_pages, pages);
+    if (b->lead)
+        b->ops = lead_ops(b->lead);
     b->backend = b->ops->open(b->model, &o, e);
-    return b->backend ? 0 : -1;
+    return !b->backend ? -1 : b->lead ? lead_begin(b->lead, b->backend, e) : 0;
 }
 
 static void note_winner(void *ctx, const struct slot *slot, const struct kernel *k)
@@ -188,12 +205,15 @@ static int check_json(const struct bench *b, struct err *e)
     return f ? fclose(f) : 0;
 }
 
-static int open_all(struct bench *b, struct err *e)
+static int open_all(struct bench *b, const struct rank_place *place, struct err *e)
 {
     const struct kernel *eager[REGION_LOCAL];
     if (check_json(b, e))
         return -1;
-    b->model = model_open(b->config.engine_model, false, NULL, NULL, e);
+    if (place->world > 1 && !(b->lead = lead_open(&b->config, place, e)))
+        return -1;
+    b->model =
+        b->lead ? lead_model(b->lead, e) : model_open(b->config.engine_model, false, NULL, NULL, e);
     if (!b->model || open_backend(b, e))
         return -1;
     b->plan = plan_build(&b->model->shape);
@@ -229,12 +249,12 @@ static void close_all(struct bench *b)
     unload_winners(b);
     if (b->backend)
         b->ops->close(b->backend);
+    lead_close(b->lead);
     for (int s = 0; s < SETS; s++)
         if (b->table[s])
             dispatch_close(b->table[s]);
     plan_free(b->plan);
     model_close(b->model);
-    config_free(&b->config);
 }
 
 /* ---- modes ---------------------------------------------------------------------------------- */
@@ -287,21 +307,59 @@ static void default_lists(struct bench *b)
     parse_list(regions ? "512" : "128,512,2048", 1 << 20, &b->prompt);
 }
 
+/* Regions are timed on one device's clock, and are rank 0's alone. Before any other rank starts. */
+static int check_ranks(const struct bench *b, struct err *e)
+{
+    const struct config *c = &b->config;
+    bool several =
+        strcmp(c->engine_ranks, "1") != 0 || (*c->engine_gpus && strcmp(c->engine_gpus, "1") != 0);
+    if (several && strcmp(b->mode, "decode") != 0 && strcmp(b->mode, "prefill") != 0)
+        return err_set(e, "%s measures regions, which it cannot of several ranks", b->mode);
+    return 0;
+}
+
+/* As rank 0 or the only one, or as another rank; argv as it was before options were taken out. */
+static int run(struct bench *b, int argc, char **argv)
+{
+    struct rank_place place = {.world = 1};
+    struct launched others = {0};
+    struct err e = {""};
+    int failed = check_ranks(b, &e) || launch_ranks(&b->config, argc, argv, &place, &others, &e);
+    if (!failed && place.rank > 0) {
+        failed = engine_follow(&b->config, &place, &e);
+    } else if (!failed) {
+        failed = open_all(b, &place, &e) || measure(b, &e);
+        close_all(b);
+    }
+    if (failed)
+        fprintf(stderr, "whet bench: %s\n", e.msg);
+    launch_wait(&others);
+    return !failed ? 0 : place.world > 1 ? RANKS_EXIT_LOST : 1;
+}
+
+/* Copied, since own_flags() moves what it leaves. */
+static char **copy_of(int argc, char **argv)
+{
+    char **copy = xcalloc((size_t)argc + 1, sizeof *copy);
+    memcpy(copy, argv, (size_t)argc * sizeof *copy);
+    return copy;
+}
+
 int bench_main(int argc, char **argv)
 {
     static const char *const modes[] = {"decode", "prefill", "step", "region"};
     struct bench b = {0};
     struct err e = {0};
+    int all = argc;
     for (int i = 0; argc > 1 && i < 4; i++)
         if (strcmp(argv[1], modes[i]) == 0)
             b.mode = modes[i];
     if (!b.mode)
         return usage("the first word says what to measure");
+    char **given = copy_of(argc, argv);
     argc--, argv++;
     default_lists(&b);
-    if (own_flags(&b, &argc, argv, &e))
-        return usage(e.msg);
-    int parsed = config_parse(&b.config, argc, argv, &e);
+    int parsed = own_flags(&b, &argc, argv, &e) ? -1 : config_parse(&b.config, argc, argv, &e);
     if (parsed == 0 && b.shape) {
         free(b.config.engine_model);
         b.config.engine_model = xasprintf("random:%s", b.shape);
@@ -309,13 +367,8 @@ int bench_main(int argc, char **argv)
     const char *wrong = parsed < 0                               ? e.msg
                         : parsed == 0 && !*b.config.engine_model ? "--model is missing"
                                                                  : NULL;
-    if (wrong || parsed > 0) {
-        config_free(&b.config);
-        return wrong ? usage(wrong) : 0;
-    }
-    int failed = open_all(&b, &e) || measure(&b, &e);
-    if (failed)
-        fprintf(stderr, "whet bench: %s\n", e.msg);
-    close_all(&b);
-    return failed ? 1 : 0;
+    int rc = wrong ? usage(wrong) : parsed > 0 ? 0 : run(&b, all, given);
+    config_free(&b.config);
+    free(given);
+    return rc;
 }

@@ -85,7 +85,7 @@ static void feed_set(struct feed *f, const struct bench *b, int32_t first, int32
 
 static int run_step(struct bench *b, struct feed *f, struct err *e)
 {
-    return b->ops->step(b->backend, &f->step, NULL, NULL, e);
+    return b->ops->step(b->backend, &f->step, NULL, e);
 }
 
 static int run_prompt(struct bench *b, struct feed *f, int32_t sequence, int32_t tokens,
@@ -106,7 +106,7 @@ static int run_ahead(struct bench *b, struct feed *f, const struct work *w, int 
 {
     for (int i = 0; i < times; i++) {
         feed_set(&f[i % 2], b, 0, w->sequences, w->context - 1, 1, true);
-        if (b->ops->step_start(b->backend, &f[i % 2].step, NULL, NULL, e) < 0 ||
+        if (b->ops->step_start(b->backend, &f[i % 2].step, NULL, e) < 0 ||
             (i > 0 && b->ops->step_wait(b->backend, &f[(i + 1) % 2].step, e)))
             return -1;
     }

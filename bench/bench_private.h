@@ -23,6 +23,7 @@ struct bench {
     struct model *model;
     const struct backend_ops *ops;
     struct backend *backend;
+    struct lead *lead; /* of several ranks; NULL: this process has the whole model */
     struct plan *plan;
     struct dispatch *table[SETS];
     int sets;           /* 1: the store has no winners for this machine and model */

@@ -17,8 +17,8 @@
 #include <malloc.h>
 #endif
 
-#include "cmd/launch.h"
 #include "config/log.h"
+#include "engine/launch.h"
 #include "engine/ranks.h"
 #include "server/server.h"
 

@@ -184,17 +184,17 @@ struct backend_ops {
     /* Once, after open: the table that steps read. */
     void (*set_dispatch)(struct backend *b, struct dispatch *d);
 
-    /* Runs one step and fills sample[].out. `override`, if given, replaces the kernel of
-     * override_slot in this step (canary). 0, or -1 when it failed, or STEP_LOST. */
-    int (*step)(struct backend *b, const struct step *s, struct slot *override_slot,
-                const struct kernel *override, struct err *e);
+    /* Runs one step and fills sample[].out. The kernels of `o` (NULL: none) replace those of their
+     * slots in this step (canary). 0, or -1 when it failed, or STEP_LOST. */
+    int (*step)(struct backend *b, const struct step *s, const struct overrides *o, struct err *e);
     /* Optional, both or none: step() in two halves, so that the next step can be started before
      * this one's tokens are known. At most two are under way, waited for in order of their start.
-     * sample[].params and .history are read by step_start; step_wait finds the latter complete.
+     * sample[].params, .history and `o` are read by step_start; step_wait finds the history
+     * complete.
      * step_start: 0; 1 if the next step must not name this one's rows; -1 or STEP_LOST: it is not
      * under way. step_wait: as step(). */
-    int (*step_start)(struct backend *b, const struct step *s, struct slot *override_slot,
-                      const struct kernel *override, struct err *e);
+    int (*step_start)(struct backend *b, const struct step *s, const struct overrides *o,
+                      struct err *e);
     int (*step_wait)(struct backend *b, const struct step *s, struct err *e);
 
     /* Loads a built kernel and prepares its repacked weights (may take long: specializer thread).
@@ -232,10 +232,9 @@ struct backend_ops {
     int64_t (*kv_room)(const struct model *m, const struct backend_options *o, int64_t *page_bytes);
     /* Optional, before open: bytes on the device of a model that is opened so, but for pages. */
     int64_t (*fixed_bytes)(const struct model *m, const struct backend_options *o);
-    /* Optional, engine thread: whether this step could run with `k` in `slot` without being late;
+    /* Optional, engine thread: whether this step could run with these kernels without being late;
      * if not, it will be able to soon. */
-    bool (*ready)(struct backend *b, const struct step *s, struct slot *slot,
-                  const struct kernel *k);
+    bool (*ready)(struct backend *b, const struct step *s, const struct overrides *o);
     /* Optional, engine thread: one step of the check, 1 when it is over. Without it the whole
      * model is checked in the probe's process. */
     int (*check_model)(struct backend *b, struct model_check *r, struct err *e);

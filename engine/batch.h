@@ -21,11 +21,11 @@ struct batch {
     struct span *span;
     struct sample_row *sample;
     /* the step under way: */
-    const struct kernel *trial; /* the canary's candidate, or NULL */
-    bool live;                  /* it counts for the canary */
-    bool after_slice;           /* a slice was lent just before it */
-    bool swapped;               /* some slot's kernel was swapped just before it */
-    bool same_bits;             /* each token has the bits that it would have alone */
+    const struct overrides *trial; /* the canary's candidates, or NULL */
+    bool live;                     /* it counts for the canary */
+    bool after_slice;              /* a slice was lent just before it */
+    bool swapped;                  /* some slot's kernel was swapped just before it */
+    bool same_bits;                /* each token has the bits that it would have alone */
     struct step_report report;
     bool feeds_next; /* its tokens can be read by a step started before it lands */
     int64_t start_ns;

@@ -34,6 +34,11 @@ struct collective_ops {
      * backend's memory; `stream` is its own, NULL on a CPU. 0, or -1 with a message. */
     int (*all_reduce)(struct collective *c, const float *in, float *out, int64_t n, void *stream,
                       struct err *e);
+    /* Optional: out[i] = the sum of all ranks' in[i], in their order, + residual[i], each addition
+     * rounded to float. 1: not of so many, which is for all_reduce() and the caller; alike on all
+     * ranks. */
+    int (*reduce)(struct collective *c, const float *in, const float *residual, float *out,
+                  int64_t n, void *stream, struct err *e);
     /* out[r * n + i] = rank r's in[i]: n floats of each rank, in their order. */
     int (*all_gather)(struct collective *c, const float *in, float *out, int64_t n, void *stream,
                       struct err *e);

@@ -13,7 +13,7 @@ static bool keeps_any(const struct model *m)
 {
     for (int32_t l = 0; l < m->shape.layers; l++)
         for (int r = REGION_EMBED; r < REGION_COUNT; r++)
-            if (device_type(m, (enum region)r, l) != DTYPE_BF16)
+            if (device_type(m, (enum region)r, l, 1) != DTYPE_BF16)
                 return true;
     return false;
 }
@@ -24,7 +24,8 @@ void device_weights_settle(struct model *m, const char *wish, const struct backe
     int64_t page = 0, room = 0;
     m->own_formats = true;
     bool any = ops->kv_room && keeps_any(m);
-    m->own_formats = any && strcmp(wish, "own") == 0;
+    m->bf16_copies = any && strcmp(wish, "both") == 0;
+    m->own_formats = m->bf16_copies || (any && strcmp(wish, "own") == 0);
     if (!any || strcmp(wish, "auto") != 0)
         return;
     room = ops->kv_room(m, o, &page);

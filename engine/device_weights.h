@@ -12,7 +12,8 @@
 
 /* `wish` is engine.device_weights. auto: bf16 where that, with `least_pages` pages of keys and
  * values and repacked weights, fits the device. `o` is what the backend will be opened with, but
- * for pages. Sets m->own_formats; a backend in host memory has no use for it. */
+ * for pages. Sets m->own_formats and m->bf16_copies; a backend in host memory has no use for them.
+ */
 void device_weights_settle(struct model *m, const char *wish, const struct backend_ops *ops,
                            const struct backend_options *o, int64_t least_pages);
 

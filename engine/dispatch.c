@@ -161,15 +161,12 @@ struct slot *dispatch_slot(struct dispatch *d, enum region r, int m, int context
     return &d->slot[d->first[r] + i];
 }
 
-uint32_t dispatch_whole(struct dispatch *d, int m, const struct slot *override_slot,
-                        const struct kernel *override)
+uint32_t dispatch_whole(struct dispatch *d, int m, const struct overrides *o)
 {
     uint32_t whole = 0;
     for (int r = REGION_COUNT; r < REGION_LOCAL; r++) {
         const struct slot *slot = dispatch_slot(d, (enum region)r, m, 0);
-        const struct kernel *k = slot ? slot_kernel(slot) : NULL;
-        if (slot && override && slot == override_slot)
-            k = override;
+        const struct kernel *k = slot ? slot_kernel_with(o, slot) : NULL;
         if (k && k != slot->eager && k->m_max >= m)
             whole |= 1u << r;
     }

@@ -63,6 +63,16 @@ struct slot {
     struct slot_counters counters;
 };
 
+/* Kernels that one step runs in place of those in their slots: a canary's candidates. */
+enum { OVERRIDES_MOST = 8 };
+struct overrides {
+    int n;
+    struct {
+        struct slot *slot;
+        const struct kernel *kernel;
+    } of[OVERRIDES_MOST];
+};
+
 struct dispatch;
 
 /* `eager[r]` is the eager kernel of region r. */
@@ -83,10 +93,8 @@ struct slot *dispatch_slot_at(struct dispatch *d, int i);
 /* The slot for m tokens and a longest context of `context` positions. NULL: a span's or reduce's,
  * of which there are none here or none for so many tokens. Any thread. */
 struct slot *dispatch_slot(struct dispatch *d, enum region r, int m, int context);
-/* The spans that steps of m tokens run as one kernel, as bits, if `override` were in its slot. Any
- * thread. */
-uint32_t dispatch_whole(struct dispatch *d, int m, const struct slot *override_slot,
-                        const struct kernel *override);
+/* The spans that steps of m tokens run as one kernel, as bits, with these overrides. Any thread. */
+uint32_t dispatch_whole(struct dispatch *d, int m, const struct overrides *o);
 struct slot *dispatch_find(struct dispatch *d, const char *name); /* NULL: no such slot */
 
 /* Puts `k` into `s` from the next step on; returns the epoch after which the kernel that was there
@@ -108,6 +116,15 @@ void dispatch_latch(struct dispatch *d, dispatch_changed *changed, void *ctx);
 static inline const struct kernel *slot_kernel(const struct slot *s)
 {
     return s->latched ? s->latched : atomic_load_explicit(&s->kernel, memory_order_acquire);
+}
+
+/* The kernel of a step with these overrides. `o`: NULL if there are none. */
+static inline const struct kernel *slot_kernel_with(const struct overrides *o, const struct slot *s)
+{
+    for (int i = 0; o && i < o->n; i++)
+        if (o->of[i].slot == s)
+            return o->of[i].kernel;
+    return slot_kernel(s);
 }
 
 /* How often that brought another kernel into a slot. Any thread. */

@@ -29,8 +29,9 @@ struct draft {
     struct model *model;
     struct dispatch *dispatch;
     const struct kvcache *kv;
-    uint64_t *full; /* [pages] the use of the page in which all its positions were computed */
-    int32_t positions, vocab; /* that both models know */
+    uint64_t *full; /* [pages] number of the page's use for which the draft model has computed all
+                       positions */
+    int32_t positions, vocab; /* tokens that both models know */
     struct step step;
     int32_t tokens[DRAFT_READ], position[DRAFT_READ], kv_at[DRAFT_READ], row[ROWS];
     int32_t *page_table;
@@ -38,8 +39,8 @@ struct draft {
     struct span span[ROWS];
     struct sample_row sample[ROWS];
     struct sampling sampling[ROWS];
-    struct sequence *drawn_for[ROWS]; /* whose token each row draws */
-    int32_t wanted[ROWS];             /* and how many guesses that sequence is to have */
+    struct sequence *drawn_for[ROWS]; /* [rows] the sequence that a row's drawn token belongs to */
+    int32_t wanted[ROWS];             /* [rows] how many guesses that sequence is to have */
 };
 
 /* ---- vocabularies -------------------------------------------------------------------------- */
@@ -178,7 +179,7 @@ int32_t draft_behind(struct draft *d, struct sequence *seq)
             return 0;
         }
     look_at_sealed(d, seq);
-    /* The last token is computed again where it was before: its logits are the point. */
+    /* The last token is computed a second time in its place, because its logits are needed. */
     if (seq->drafted >= seq->n)
         seq->drafted = seq->n - 1;
     return seq->n - seq->drafted;
@@ -259,7 +260,7 @@ static void add_row(struct draft *d, struct sequence *seq, int32_t wanted)
 static int run_step(struct draft *d, struct draft_steps *done, struct err *err)
 {
     int64_t from = clock_ns();
-    if (d->ops->step(d->backend, &d->step, NULL, NULL, err) < 0)
+    if (d->ops->step(d->backend, &d->step, NULL, err) < 0)
         return -1;
     done->width[done->n] = d->step.m;
     done->ns[done->n++] = clock_ns() - from;
@@ -308,9 +309,9 @@ static bool ends_text(const struct sequence *seq, int32_t token)
     return false;
 }
 
-/* Puts what was drawn behind the sequences' guesses, and makes the next step of those that want
- * more. A token that ends the text is no guess worth checking: whether it is drawn shows without.
- */
+/* Appends the drawn tokens to the guesses of their sequences, and fills the next step with the
+ * sequences that want more. A token that ends the text is not made a guess: the step that would
+ * check it draws it anyway. */
 static void next_step(struct draft *d)
 {
     int32_t rows = d->step.rows;
@@ -349,7 +350,7 @@ int draft_run(struct draft *d, const struct drafting *job, int32_t jobs, struct 
         seq->draft_beyond = 0;
         add_span(d, seq, seq->drafted, job[i].read);
         if (job[i].guesses == 0)
-            continue; /* what it has is found by lookup */
+            continue; /* its guesses were found by lookup */
         seq->guesses = 0;
         sequence_room(seq, job[i].guesses);
         add_row(d, seq, job[i].guesses);

@@ -84,6 +84,8 @@ static void serve(struct engine *e)
             /* Not before: a step under way may run what the specializer, once told, frees. */
             lend_no_more(e);
             end_all(e, FINISH_ERROR, e->lost); /* submitted while it was lost */
+            if (!e->flying) /* no step will come that whoever unloads kernels could wait for */
+                dispatch_boundary(e->dispatch, true);
             busy = false;
         } else if (busy) {
             engine_advance(e);

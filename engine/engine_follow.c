@@ -22,6 +22,8 @@ struct follower {
     struct dispatch *dispatch;
     struct loader *loader;
     struct wire_limits limits;
+    struct ranks_order order[2];      /* of the next step and of the one before it */
+    const struct ranks_order *flying; /* of the step under way; NULL: there is none */
 };
 
 static int follower_backend(struct follower *f, struct err *err)
@@ -38,6 +40,7 @@ static int follower_backend(struct follower *f, struct err *err)
     if (ranks_agree(f->ranks, f->ops, &part, &setup, err))
         return -1;
     f->model->own_formats = setup.own_formats;
+    f->model->bf16_copies = setup.bf16_copies;
     o.kv_pages = setup.kv_pages;
     o.max_tokens = setup.max_tokens;
     o.max_rows = setup.max_rows;
@@ -77,7 +80,7 @@ static const struct kernel *reduce_kernel(struct follower *f, int32_t number, st
     return NULL;
 }
 
-/* The table becomes what the step is to run with; nothing else changes it. */
+/* Makes the dispatch table what the step is to run with; nothing else changes it. */
 static int follow_table(struct follower *f, const struct wire_table *t, struct err *err)
 {
     for (int32_t i = 0; i < t->changes; i++) {
@@ -90,25 +93,44 @@ static int follow_table(struct follower *f, const struct wire_table *t, struct e
     return 0;
 }
 
-static int follow_step(struct follower *f, const struct ranks_order *o, struct err *err)
+/* The step under way is over. */
+static int follow_land(struct follower *f, struct err *err)
+{
+    const struct ranks_order *o = f->flying;
+    f->flying = NULL;
+    if (o && f->ops->step_wait && f->ops->step_wait(f->backend, &o->step, err))
+        return -1;
+    if (o && o->table.changes)
+        ranks_ran_with(f->ranks, &o->table);
+    return 0;
+}
+
+/* Nobody here wants the step's tokens: where the backend can, it is started, and waited for when
+ * the next one is, which rank 0 may send before this one is over. */
+static int follow_step(struct follower *f, struct ranks_order *o, struct err *err)
 {
     const struct wire_table *t = &o->table;
     struct slot *slot = t->trial ? dispatch_slot_at(f->dispatch, t->trial_slot) : NULL;
     const struct kernel *trial = slot ? kernel_for(f, slot, t->trial, err) : NULL;
     struct step_trial beside = {.run = t->beside_run};
-    struct step step = o->step;
     if ((slot && !trial) || follow_table(f, t, err))
         return -1;
     if (t->beside_run >= 0) {
         if (!(beside.kernel = reduce_kernel(f, t->beside, err)))
             return -1;
-        step.trial = &beside;
+        if (beside.kernel->m_max < o->step.m)
+            return err_set(err, "rank 0 tries kernel %d of reduce with %d tokens", t->beside,
+                           o->step.m);
+        o->step.trial = &beside; /* backends that have trials run whole steps */
     }
-    if (f->ops->step(f->backend, &step, slot, trial, err) < 0)
+    const struct overrides one = {1, {{slot, trial}}}, *of = trial ? &one : NULL;
+    int rc = f->ops->step_start ? f->ops->step_start(f->backend, &o->step, of, err)
+                                : f->ops->step(f->backend, &o->step, of, err);
+    o->step.trial = NULL;
+    if (rc < 0 || follow_land(f, err))
         return -1;
-    if (t->changes)
-        ranks_ran_with(f->ranks, t);
-    return 0;
+    f->flying = o;
+    return f->ops->step_start ? 0 : follow_land(f, err);
 }
 
 static int follow_timing(struct follower *f, const struct wire_timing *t, struct err *err)
@@ -129,23 +151,34 @@ static void follow_unload(struct follower *f, int32_t number)
     loader_unload(f->loader, number);
 }
 
+/* Anything but a step. */
+static int follow_other(struct follower *f, int what, const struct ranks_order *o, struct err *err)
+{
+    if (what == ORDER_TIME)
+        return follow_timing(f, &o->timing, err);
+    if (what == ORDER_LOAD)
+        loader_load(f->loader, &o->kernel, o->bytes);
+    else
+        follow_unload(f, o->number);
+    if (f->ops->idle)
+        f->ops->idle(f->backend);
+    return 0;
+}
+
 static int follow_orders(struct follower *f, struct err *err)
 {
-    struct ranks_order o;
-    int rc;
-    while ((rc = ranks_next(f->ranks, &f->limits, &o, err)) > ORDER_END) {
-        if (rc == ORDER_LOAD)
-            loader_load(f->loader, &o.kernel, o.bytes);
-        else if (rc == ORDER_UNLOAD)
-            follow_unload(f, o.number);
-        else if (rc == ORDER_TIME && follow_timing(f, &o.timing, err) == 0)
-            continue;
-        else if (rc == ORDER_TIME)
+    int rc, turn = 0;
+    while ((rc = ranks_next(f->ranks, &f->limits, &f->order[turn], err)) > ORDER_END) {
+        struct ranks_order *o = &f->order[turn];
+        if (rc == ORDER_STEP) {
+            turn = !turn;
+            if (follow_step(f, o, err))
+                return -1;
+        } else if (follow_land(f, err) || follow_other(f, rc, o, err)) {
             return -1;
-        else if (follow_step(f, &o, err))
-            return -1;
+        }
     }
-    return rc;
+    return rc < 0 ? rc : follow_land(f, err);
 }
 
 static int follow(struct follower *f, const struct rank_place *place, struct err *err)

@@ -44,7 +44,7 @@ void engine_stats_init(struct engine_stats *s)
 struct launched {
     struct engine *e;
     const struct step *step;
-    const struct kernel *override;
+    const struct overrides *overrides;
 };
 
 static int count_node(void *ctx, const struct plan_node *n, struct err *err)
@@ -56,24 +56,21 @@ static int count_node(void *ctx, const struct plan_node *n, struct err *err)
     (void)err;
     if (!slot)
         return 0; /* ranks meet there, but have no kernels for it */
-    const struct kernel *k = slot_kernel(slot);
-    if (l->override && e->canary->slot == slot)
-        k = l->override;
+    const struct kernel *k = slot_kernel_with(l->overrides, slot);
     if (n->layer == 0 && plan_node_turn(n) == 0)
         atomic_fetch_add(&e->stats.launches[n->region][k->origin],
                          (uint64_t)region_runs(n->region, e->model->shape.layers));
     return 0;
 }
 
-static void count_launches(struct engine *e, const struct step *s, const struct kernel *override)
+static void count_launches(struct engine *e, const struct step *s, const struct overrides *o)
 {
-    struct launched l = {e, s, override};
-    uint32_t whole = dispatch_whole(e->dispatch, s->m, override ? e->canary->slot : NULL, override);
+    struct launched l = {e, s, o};
+    uint32_t whole = dispatch_whole(e->dispatch, s->m, o);
     plan_walk(e->plan, s->rows, whole, count_node, &l, NULL);
 }
 
-void engine_stats_step(struct engine *e, const struct batch *b, const struct kernel *override,
-                       int64_t ns, int32_t generated)
+void engine_stats_step(struct engine *e, const struct batch *b, int64_t ns, int32_t generated)
 {
     struct engine_stats *s = &e->stats;
     const struct schedule *plan = &b->schedule;
@@ -84,7 +81,7 @@ void engine_stats_step(struct engine *e, const struct batch *b, const struct ker
     histogram_observe(&s->step_tokens, b->step.m);
     atomic_fetch_add(&s->steps, 1);
     atomic_fetch_add(&s->step_ns, (uint64_t)ns);
-    count_launches(e, &b->step, override);
+    count_launches(e, &b->step, b->trial);
     int64_t now = clock_ns();
     history_step(&s->history, now, generated, plan->items);
     pthread_mutex_lock(&s->recent_lock);

@@ -196,8 +196,11 @@ int engine_ranks_open(struct engine *e, const struct rank_place *place, struct e
 struct model *engine_ranks_model(struct engine *e, model_progress_fn *progress, struct err *err);
 void engine_ranks_ops(struct engine *e, struct backend_options *o);
 int engine_ranks_agree(struct engine *e, struct backend_options *o, struct err *err);
-int engine_ranks_step(struct engine *e, const struct step *s, struct slot *slot,
-                      const struct kernel *override, struct err *err);
+/* Tells them of a step that this rank starts next; engine_ranks_step() does both, and waits. */
+int engine_ranks_send(struct engine *e, const struct step *s, const struct overrides *o,
+                      struct err *err);
+int engine_ranks_step(struct engine *e, const struct step *s, const struct overrides *o,
+                      struct err *err);
 /* The same on all ranks: options of their meeting; threads where so many were asked for; whether
  * anybody looks for kernels (else no memory is kept for them); the slots; what a rank has; its part
  * of the model. */
@@ -248,9 +251,9 @@ void engine_gauges(struct engine *e);
 bool engine_slice_due(struct engine *e);
 /* Runs a slice if one is wanted and allowed. True if it ran one. */
 bool engine_lend(struct engine *e, bool idle);
-/* The kernel to try in this step instead of the one in *slot, or NULL. `live` says whether the
- * step counts for the canary at all. */
-const struct kernel *engine_canary_toss(struct engine *e, const struct step *s, bool *live);
+/* The kernels to try in this step, or NULL. `live` says whether the step counts for the canary at
+ * all. */
+const struct overrides *engine_canary_toss(struct engine *e, const struct step *s, bool *live);
 void engine_canary_record(struct engine *e, const struct step *s, bool candidate, int64_t ns);
 /* Answers everyone waiting in tuning.h with -1 and waits until they have left. */
 void engine_release_callers(struct engine *e);
@@ -260,8 +263,7 @@ uint64_t engine_hot_path_compiles(void);
 
 /* engine_metrics.c */
 void engine_stats_init(struct engine_stats *s);
-void engine_stats_step(struct engine *e, const struct batch *b, const struct kernel *override,
-                       int64_t ns, int32_t generated);
+void engine_stats_step(struct engine *e, const struct batch *b, int64_t ns, int32_t generated);
 /* A landed step's gap: `before` is when the one before it landed, and the step's own time is ns. */
 void engine_stats_gap(struct engine *e, const struct batch *b, int64_t before, int64_t ns);
 

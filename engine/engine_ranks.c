@@ -46,13 +46,13 @@ int32_t engine_ranks_threads(const struct ranks *r, int32_t asked)
     return share > 0 ? share : 1;
 }
 
-/* Where nobody looks for kernels, no memory is kept for them. */
+/* Whether kernels are searched for on this backend; if not, no memory is kept for them. */
 bool engine_ranks_searched(const struct backend_ops *ops)
 {
     return ops->ranks && ops->ranks->searched;
 }
 
-/* The same slots on all ranks, whatever their numbers. */
+/* Makes the dispatch table. All ranks have the same slots, whatever part of the model they have. */
 struct dispatch *engine_ranks_table(const struct backend_ops *ops, struct backend *b)
 {
     bool reduces = ops->ranks->reduces;
@@ -76,7 +76,8 @@ static uint64_t mix_weight(uint64_t h, const struct weight *w)
     return mix(mix(mix(h, w->type), w->rows), w->cols);
 }
 
-/* What a kernel of the region is compiled for and proved with; instruction sets, too. */
+/* A hash of everything that a kernel of the region is compiled for and proved with, instruction
+ * sets included. */
 static uint64_t shape_of(const struct model *m, enum region r)
 {
     const struct model_shape *s = &m->shape;
@@ -149,7 +150,7 @@ struct model *engine_ranks_open_part(const char *path, const struct ranks *r, bo
 
 /* ---- rank 0 ---------------------------------------------------------------------------------- */
 
-/* On the watching thread, or the engine's own. */
+/* Called on the watching thread or on the engine thread. */
 static void on_lost(void *ctx, const char *why)
 {
     struct engine *e = ctx;
@@ -183,7 +184,7 @@ struct model *engine_ranks_model(struct engine *e, model_progress_fn *progress, 
 /* A process is rank 0 of one model at most; the specializer knows its backend alone. */
 static _Atomic(struct engine *) leader;
 
-/* The other ranks first: what one of them cannot load is nowhere. */
+/* The other ranks load the kernel first: if one of them cannot, none keeps it. */
 static struct kernel *load_on_all(struct backend *b, const struct kernel_object *o, struct err *err)
 {
     struct engine *e = atomic_load(&leader);
@@ -270,7 +271,8 @@ static void bench_end_on_all(struct backend *b, struct bench_job *job)
     job->state = NULL;
 }
 
-/* Steps run no spans: a kernel of one adds the residual, which is reduce's to add. */
+/* Steps of several ranks run no spans: a span's kernel would add the residual, which `reduce` adds.
+ */
 void engine_ranks_ops(struct engine *e, struct backend_options *o)
 {
     o->texts = false;
@@ -316,7 +318,8 @@ int engine_ranks_agree(struct engine *e, struct backend_options *o, struct err *
     struct wire_setup setup = {.kv_pages = o->kv_pages,
                                .max_tokens = o->max_tokens,
                                .max_rows = o->max_rows,
-                               .own_formats = e->model->own_formats};
+                               .own_formats = e->model->own_formats,
+                               .bf16_copies = e->model->bf16_copies};
     engine_say(e, 0.95, "waiting for the other ranks to load the model");
     if (ranks_agree(e->ranks, e->ops, &part, &setup, err))
         return -1;
@@ -332,33 +335,47 @@ static void note_change(void *ctx, int slot, const struct kernel *k)
     change[t->changes++] = (struct wire_change){slot, k->number};
 }
 
-int engine_ranks_step(struct engine *e, const struct step *s, struct slot *slot,
-                      const struct kernel *override, struct err *err)
+/* With `trial`, if it is not NULL, beside the step. */
+static int send_step(struct engine *e, const struct step *s, const struct overrides *o,
+                     const struct step_trial *trial, struct err *err)
 {
     struct wire_table t = {.trial_slot = -1, .beside_run = -1};
-    struct step_trial trial;
-    struct step own = *s;
     if (!e->changes)
         e->changes = xcalloc((size_t)dispatch_slots(e->dispatch), sizeof *e->changes);
     t.change = e->changes;
     dispatch_latch(e->dispatch, note_change, &t);
-    if (override) {
-        t.trial_slot = (int32_t)(slot - dispatch_slot_at(e->dispatch, 0));
-        t.trial = override->number;
+    if (o) { /* of one, as tuning.h says */
+        t.trial_slot = (int32_t)(o->of[0].slot - dispatch_slot_at(e->dispatch, 0));
+        t.trial = o->of[0].kernel->number;
     }
-    if (e->ops->trial && e->ops->trial(e->backend, s, &trial)) {
-        own.trial = &trial;
-        t.beside_run = trial.run;
-        t.beside = trial.kernel->number;
+    if (trial) {
+        t.beside_run = trial->run;
+        t.beside = trial->kernel->number;
     }
+    return ranks_send_step(e->ranks, s, &t, err);
+}
+
+int engine_ranks_send(struct engine *e, const struct step *s, const struct overrides *o,
+                      struct err *err)
+{
+    return send_step(e, s, o, NULL, err);
+}
+
+int engine_ranks_step(struct engine *e, const struct step *s, const struct overrides *o,
+                      struct err *err)
+{
+    struct step_trial trial;
+    struct step own = *s;
     int rc = STEP_LOST;
-    if (ranks_send_step(e->ranks, &own, &t, err) == 0) {
-        rc = e->ops->step(e->backend, &own, slot, override, err);
+    if (e->ops->trial && e->ops->trial(e->backend, s, &trial))
+        own.trial = &trial;
+    if (send_step(e, &own, o, own.trial, err) == 0) {
+        rc = e->ops->step(e->backend, &own, o, err);
         ranks_step_ran(e->ranks);
     }
     if (own.trial)
         e->ops->trial(e->backend, NULL, NULL);
-    if (rc < 0) /* the others ran it, or wait for this rank: they are no longer where it is */
+    if (rc < 0) /* the other ranks ran the step or wait in it */
         rc = STEP_LOST;
     return rc;
 }

@@ -174,7 +174,9 @@ static void step_failed(struct engine *e, struct batch *b, int rc, const char *w
     if (b->trial) {
         /* The candidate is the likely culprit: nobody else is blamed, and it is not tried again. */
         atomic_store(&e->canary->failed, true);
-        log_error("engine", "a step with candidate %s failed: %s", b->trial->name, why);
+        for (int i = 0; i < b->trial->n; i++)
+            log_error("engine", "a step with candidate %s failed: %s", b->trial->of[i].kernel->name,
+                      why);
         return;
     }
     log_error("engine", "a step of %d tokens in %d sequences failed: %s", b->step.m,
@@ -217,13 +219,19 @@ static bool plan(struct engine *e, struct batch *b)
     return true;
 }
 
-static int run(struct engine *e, const struct step *s, struct slot *slot,
-               const struct kernel *trial, struct err *err)
+static int run(struct engine *e, const struct step *s, const struct overrides *o, struct err *err)
 {
     if (e->ranks)
-        return engine_ranks_step(e, s, slot, trial, err);
-    return (e->ops->step_start ? e->ops->step_start : e->ops->step)(e->backend, s, slot, trial,
-                                                                    err);
+        return engine_ranks_step(e, s, o, err);
+    return (e->ops->step_start ? e->ops->step_start : e->ops->step)(e->backend, s, o, err);
+}
+
+static bool bit_equal(const struct overrides *o)
+{
+    bool all = true;
+    for (int i = 0; o && i < o->n; i++)
+        all &= o->of[i].kernel->bit_equal;
+    return all;
 }
 
 /* In how wide steps kernels are known to round alike: only a swap changes that. */
@@ -255,11 +263,9 @@ static struct batch *start(struct engine *e)
     b->report = (struct step_report){.uncaptured = false};
     b->step.report = &b->report;
     b->trial = engine_canary_toss(e, &b->step, &b->live);
-    struct slot *slot = b->trial ? e->canary->slot : NULL;
-    b->same_bits =
-        speculate_is_equal(e->speculator, b->step.m) && (!b->trial || b->trial->bit_equal);
+    b->same_bits = speculate_is_equal(e->speculator, b->step.m) && bit_equal(b->trial);
     b->start_ns = clock_ns();
-    int rc = run(e, &b->step, slot, b->trial, &err);
+    int rc = run(e, &b->step, b->trial, &err);
     if (rc < 0) {
         step_failed(e, b, rc, err.msg);
         return NULL;
@@ -335,7 +341,7 @@ static struct batch *land(struct engine *e, struct batch *b, struct batch *next)
     scheduler_done(e->scheduler, &b->schedule);
     int32_t generated = deliver(e, b);
     learn_time(e, b, generated, ns);
-    engine_stats_step(e, b, b->trial, ns, generated);
+    engine_stats_step(e, b, ns, generated);
     return next;
 }
 

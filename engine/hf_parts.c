@@ -200,7 +200,7 @@ static void *take_room(struct model *m, int64_t n)
         return model_own(m, xaligned((size_t)n));
     size_t bytes = ((size_t)n + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     void *room = xaligned_to(HUGE_PAGE, bytes);
-    madvise(room, bytes, MADV_HUGEPAGE); /* a wish */
+    madvise(room, bytes, MADV_HUGEPAGE); /* a hint: the call may fail without harm */
     return model_own(m, room);
 }
 

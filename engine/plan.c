@@ -200,11 +200,9 @@ static enum dtype kept_type(const struct weight *a, const struct weight *b, cons
     return same && brick_bytes(a->type) > 0 ? (enum dtype)a->type : DTYPE_BF16;
 }
 
-enum dtype device_type(const struct model *model, enum region r, int layer)
+static enum dtype own_type(const struct model *model, enum region r, int layer)
 {
     const struct layer *l = &model->layer[layer];
-    if (!model->own_formats)
-        return DTYPE_BF16;
     switch (r) {
     case REGION_EMBED:
         return kept_type(&model->embed, &model->embed, &model->embed);
@@ -223,6 +221,18 @@ enum dtype device_type(const struct model *model, enum region r, int layer)
     }
 }
 
+bool device_copied(const struct model *model, enum region r, int layer)
+{
+    return model->own_formats && model->bf16_copies && r != REGION_EMBED &&
+           own_type(model, r, layer) != DTYPE_BF16;
+}
+
+enum dtype device_type(const struct model *model, enum region r, int layer, int m)
+{
+    bool own = model->own_formats && !(m > OWN_MOST && device_copied(model, r, layer));
+    return own ? own_type(model, r, layer) : DTYPE_BF16;
+}
+
 struct region_cost plan_cost(const struct model *model, enum region r, int layer, int m,
                              int sequences, int64_t context, int logits_rows)
 {
@@ -230,7 +240,8 @@ struct region_cost plan_cost(const struct model *model, enum region r, int layer
     const struct layer *l = &model->layer[layer];
     int64_t q = (int64_t)s->heads * s->head_dim, kv = (int64_t)s->kv_heads * s->head_dim;
     int64_t rows = logits_rows;
-    struct region_cost c = {.kept = device_type(model, r, layer) != DTYPE_BF16};
+    int width = r == REGION_HEAD ? logits_rows : m;
+    struct region_cost c = {.kept = device_type(model, r, layer, width) != DTYPE_BF16};
     switch (r) {
     case REGION_EMBED:
         c.weight_bytes = m * dtype_bytes((enum dtype)model->embed.type, s->hidden);

@@ -39,7 +39,7 @@ const char *ranks_lost(struct ranks *r)
     return atomic_load(&r->lost) ? r->why : NULL;
 }
 
-/* Once; what comes later follows from the first. */
+/* Keeps the first reason only: later failures follow from it. */
 void ranks_lose(struct ranks *r, const char *why)
 {
     pthread_mutex_lock(&r->lock);
@@ -82,7 +82,8 @@ struct ranks *ranks_open(const struct ranks_options *o, struct err *err)
 
 /* ---- agreeing ------------------------------------------------------------------------------- */
 
-/* A message of that kind and size from a rank, however long it takes to load a model. */
+/* Receives a message of that kind and size from a rank, without a time limit: the rank may be
+ * loading its model. */
 static int hear(struct ranks *r, int32_t from, enum link_kind kind, void *to, size_t n,
                 struct err *err)
 {
@@ -177,7 +178,7 @@ int ranks_agree(struct ranks *r, const struct backend_ops *ops, const struct wir
         return -1;
     memcpy(r->id, setup->id, sizeof r->id);
     r->id[sizeof r->id - 1] = 0;
-    r->id_made = true; /* if rank 0 dies now, nobody else would clear it away */
+    r->id_made = true; /* this rank removes it too, in case rank 0 dies */
     return 0;
 }
 
@@ -212,7 +213,8 @@ static void heard(struct ranks *r, int32_t from)
     ranks_lose(r, why);
 }
 
-/* What does not come back although it was told to is stuck in the device or its library. */
+/* Ends the process if a step does not return although the collective was aborted: it is stuck in
+ * the device or its library. */
 static void end_if_stuck(struct ranks *r)
 {
     if (!atomic_load(&r->lost) || !atomic_load(&r->busy) ||
@@ -241,7 +243,7 @@ static void look_at_step(struct ranks *r)
     end_if_stuck(r);
 }
 
-/* Rank 0: what any other says, or that it says nothing more. */
+/* On rank 0: reads messages of all other ranks, and notices a closed connection. */
 static void listen_to_all(struct ranks *r)
 {
     int32_t world = r->options.place.world;
@@ -255,9 +257,9 @@ static void listen_to_all(struct ranks *r)
             heard(r, i);
 }
 
-/* Another rank: whether rank 0 has closed while this one is busy, and so does not read why. What it
- * sent last is read as soon as the step is done, which is soon if all is well: so it gets a while.
- */
+/* On other ranks: notices that rank 0 has closed the connection while this rank is busy in a step
+ * and does not read. The last message of rank 0, which says why, is read when the step ends, so the
+ * rank is given a second for that. */
 static void look_at_leader(struct ranks *r, int *looks)
 {
     struct pollfd p = {r->peer[0].fd, POLLRDHUP, 0};
@@ -283,7 +285,7 @@ static void *watch(void *arg)
     return NULL;
 }
 
-/* Watched from here on: what follows waits for the other ranks. */
+/* The watching thread runs from here on, because what follows waits for the other ranks. */
 struct collective *ranks_collective(struct ranks *r, const struct backend_ops *ops,
                                     const struct wire_setup *setup, struct err *err)
 {
@@ -296,7 +298,8 @@ struct collective *ranks_collective(struct ranks *r, const struct backend_ops *o
     struct collective *c = ops->ranks->open(setup->id, r->options.place.rank,
                                             r->options.place.world, r->options.step_timeout_s, err);
     atomic_store(&r->collective, c);
-    if (c && ranks_lost(r)) /* meanwhile: who watches did not see it */
+    /* A loss before `collective` was set could not be handled by the watching thread. */
+    if (c && ranks_lost(r))
         c->ops->abort(c, r->why);
     return c;
 }
@@ -310,7 +313,7 @@ int ranks_begin(struct ranks *r, struct err *err)
             return err_prefix(err, "rank 0");
         return 0;
     }
-    atomic_store(&r->busy, false); /* it waits, but can be told */
+    atomic_store(&r->busy, false); /* it waits below, but reads messages meanwhile */
     while (atomic_load(&r->readies) < r->options.place.world - 1) {
         if (ranks_lost(r))
             return err_set(err, "%s", r->why);
@@ -361,12 +364,14 @@ void ranks_step_ran(struct ranks *r)
     atomic_store(&r->busy, false);
 }
 
-/* A step that was missed, or a table that this rank does not have, would be run all the same. */
+/* Checks the number of the step and of its dispatch table: the backend itself would not notice a
+ * step that was missed or a table that this rank does not have. */
 static int take_step(struct ranks *r, const struct wire_limits *l, struct ranks_order *o,
                      struct err *err)
 {
     const struct wire_table *t = &o->table;
-    if (wire_unpack(r->step.data, r->step.n, l, &o->step, &o->table, err))
+    const struct link_message *m = &r->order[r->turn];
+    if (wire_unpack(m->data, m->n, l, &o->step, &o->table, err))
         return -1;
     if (t->step != r->steps + 1 || t->version != r->version + (t->changes > 0))
         return err_set(
@@ -392,34 +397,38 @@ int ranks_next(struct ranks *r, const struct wire_limits *l, struct ranks_order 
     size_t step = wire_most(l),
            kernel = sizeof o->kernel + (r->one_host ? 0 : (size_t)KERNEL_BYTES_MOST);
     atomic_store(&r->busy, false);
-    link_message_free(&r->step);
-    if (link_receive(r->peer[0].fd, step > kernel ? step : kernel, 0, &r->step, &gone, err))
+    r->turn = !r->turn;
+    struct link_message *m = &r->order[r->turn];
+    link_message_free(m);
+    if (link_receive(r->peer[0].fd, step > kernel ? step : kernel, 0, m, &gone, err))
         return gone ? err_set(err, "rank 0 is gone") : err_prefix(err, "rank 0");
-    switch (r->step.kind) {
+    switch (m->kind) {
     case LINK_END:
         return ORDER_END;
     case LINK_STEP:
         return take_step(r, l, o, err);
     case LINK_LOAD:
-        return wire_read_kernel(r->step.data, r->step.n, &o->kernel, &o->bytes, err) ? -1
-                                                                                     : ORDER_LOAD;
+        return wire_read_kernel(m->data, m->n, &o->kernel, &o->bytes, err) ? -1 : ORDER_LOAD;
     case LINK_UNLOAD:
-        return take_unload(&r->step, o, err);
+        return take_unload(m, o, err);
     case LINK_TIME:
-        if (wire_read_timing(r->step.data, r->step.n, l, &o->timing, err))
+        if (wire_read_timing(m->data, m->n, l, &o->timing, err))
             return -1;
         atomic_store(&r->busy, true);
         return ORDER_TIME;
     case LINK_LOST:
-        return err_set(err, "rank 0: %.*s", (int)r->step.n, r->step.data);
+        return err_set(err, "rank 0: %.*s", (int)m->n, m->data);
     default:
-        return err_set(err, "rank 0 said something unexpected (%d)", (int)r->step.kind);
+        return err_set(err, "rank 0 said something unexpected (%d)", (int)m->kind);
     }
 }
 
 void ranks_give_up(struct ranks *r, const char *why)
 {
     size_t n = strlen(why);
+    struct collective *c = atomic_load(&r->collective);
+    if (c) /* a step may still be under way */
+        c->ops->abort(c, why);
     pthread_mutex_lock(&r->send);
     link_send(r->peer[0].fd, LINK_LOST, why, n < WIRE_TEXT ? n : WIRE_TEXT, clock_ns() + HELLO_NS,
               NULL);
@@ -428,7 +437,7 @@ void ranks_give_up(struct ranks *r, const char *why)
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-/* The last word of rank 0 to another one. */
+/* Sends the last message of rank 0 to another rank. */
 static void part_from(struct ranks *r, int fd)
 {
     const char *why = ranks_lost(r);
@@ -460,7 +469,8 @@ void ranks_close(struct ranks *r)
     if (c)
         c->ops->close(c);
     wire_buffer_free(&r->wire);
-    link_message_free(&r->step);
+    for (int i = 0; i < 2; i++)
+        link_message_free(&r->order[i]);
     ranks_kernels_close(r);
     pthread_mutex_destroy(&r->send);
     pthread_mutex_destroy(&r->lock);

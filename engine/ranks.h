@@ -88,8 +88,8 @@ int64_t ranks_version(struct ranks *r, int32_t rank);
  * part has another shape there or its machine is another; 0: none. */
 int32_t ranks_unequal(const struct ranks *r, enum region region);
 
-/* Another rank: waits for what rank 0 says next; it lives until the next call. ORDER_END: that one
- * has ended in good order; -1 with a message. */
+/* Another rank: waits for what rank 0 says next; it lives until the call after the next. ORDER_END:
+ * that one has ended in good order; -1 with a message. */
 enum { ORDER_END, ORDER_STEP, ORDER_LOAD, ORDER_UNLOAD, ORDER_TIME };
 struct ranks_order {
     struct step step;
@@ -106,7 +106,7 @@ int ranks_next(struct ranks *r, const struct wire_limits *l, struct ranks_order 
 void ranks_loaded(struct ranks *r, int32_t number, const char *why);
 void ranks_broken(struct ranks *r, int32_t number, const char *why);
 void ranks_ran_with(struct ranks *r, const struct wire_table *t);
-/* Another rank: tells rank 0 why it cannot go on. */
+/* Another rank: tells rank 0 why it cannot go on; its own collective is over. */
 void ranks_give_up(struct ranks *r, const char *why);
 
 /* NULL, or why the world is over. Any thread. */

@@ -63,7 +63,7 @@ static char *read_object(const char *path, int64_t *n, struct err *err)
     return data;
 }
 
-/* The message: on one host the others read the file, which must be what its hash says. */
+/* Builds the message. On one host it names the file, which the others read and hash. */
 static char *make_message(const struct ranks *r, const struct kernel_object *o, int32_t number,
                           size_t *n, struct err *err)
 {
@@ -88,7 +88,7 @@ static char *make_message(const struct ranks *r, const struct kernel_object *o, 
     return message;
 }
 
-/* Under the lock. 0: all have it. */
+/* Waits for the answers of all ranks, under the lock. 0: all have loaded the kernel. */
 static int await_locked(struct ranks *r, struct err *err)
 {
     struct rank_kernels *k = &r->kernels;
@@ -153,7 +153,8 @@ void ranks_unload(struct ranks *r, int32_t number)
 
 /* ---- what is heard -------------------------------------------------------------------------- */
 
-/* About a kernel before the last one it is late; a second one makes no sense. */
+/* Counts an answer. One about an earlier kernel is late and ignored; a second one from the same
+ * rank is an error. */
 static int loaded_locked(struct rank_kernels *k, int32_t from, const struct wire_answer *a)
 {
     if (a->number != k->last)
@@ -241,7 +242,7 @@ int32_t ranks_unequal(const struct ranks *r, enum region region)
 
 /* ---- another rank --------------------------------------------------------------------------- */
 
-/* What cannot be sent is found out by whoever reads from rank 0 next. */
+/* Sends to rank 0. A failure is not reported here: the next read from rank 0 finds it. */
 static void tell(struct ranks *r, enum link_kind kind, const void *data, size_t n)
 {
     pthread_mutex_lock(&r->send);

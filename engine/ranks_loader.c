@@ -22,19 +22,19 @@
 #include "config/log.h"
 #include "config/sha256.h"
 
-#define LOOK_NS INT64_C(200000000) /* whether kernels broke */
+#define LOOK_NS INT64_C(200000000) /* between two checks of loaded kernels */
 
 struct errand {
     struct errand *next;
     bool unload;
-    struct wire_kernel what; /* unload: the number alone */
+    struct wire_kernel what; /* to unload: only its number is set */
     char *bytes;
 };
 
 struct loaded_kernel {
     int32_t number;
     int fd;
-    bool told; /* that it broke */
+    bool told; /* rank 0 knows that it broke */
     struct kernel *kernel;
 };
 
@@ -47,7 +47,7 @@ struct loader {
     pthread_cond_t wake;
     bool stop;
     struct errand *first, *last;
-    struct loaded_kernel *loaded; /* changed by its thread, under the lock */
+    struct loaded_kernel *loaded; /* changed by `thread` alone, under the lock */
     int32_t n;
 };
 
@@ -174,7 +174,7 @@ static void look_for_broken(struct loader *l)
     }
 }
 
-/* The next errand; NULL: it is time to look, or to stop. */
+/* The next errand, or NULL when it is time to check the loaded kernels or to stop. */
 static struct errand *next_locked(struct loader *l)
 {
     int64_t until = clock_ns() + LOOK_NS;

@@ -43,7 +43,8 @@ struct ranks {
     _Atomic(struct collective *) collective;
     const struct backend_ops *ops;
     struct wire_buffer wire;
-    struct link_message step;
+    struct link_message order[2]; /* the last that came, and the one before it */
+    int turn;
     pthread_mutex_t send; /* held while a message goes out: to all others, or to rank 0 */
     struct rank_kernels kernels;
     int32_t unequal[REGION_NODES];

@@ -12,7 +12,7 @@
 
 #include "engine/backend.h"
 
-enum { WIRE_VERSION = 3, WIRE_TEXT = 400, KERNEL_BYTES_MOST = 64 << 20, TIMED_MOST = 1024 };
+enum { WIRE_VERSION = 4, WIRE_TEXT = 400, KERNEL_BYTES_MOST = 64 << 20, TIMED_MOST = 1024 };
 
 /* LINK_JOIN. Texts end with a NUL. */
 struct wire_join {
@@ -38,7 +38,7 @@ struct wire_part {
 /* LINK_SET_UP */
 struct wire_setup {
     char id[RANKS_ID];
-    int32_t kv_pages, max_tokens, max_rows, own_formats;
+    int32_t kv_pages, max_tokens, max_rows, own_formats, bf16_copies;
 };
 
 /* LINK_LOAD, and behind it `bytes` of the object; none: it is read from `path`. Rank 0 counts the

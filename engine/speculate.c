@@ -10,17 +10,17 @@
 #include "engine/lookup.h"
 #include "engine/speculate_private.h"
 
-/* Guesses must promise this much more tokens a second. */
+/* A step has guesses only if they promise so many times the tokens per second. */
 #define WORTH 1.03
 
-/* Weights: of what is known of guesses in general beside what a sequence has shown itself, of a
- * sequence's past with each token. */
+/* The acceptance over all sequences counts as much as so many guesses of the sequence itself, and
+ * with each token the past of a sequence counts so much of what it did. */
 #define GENERAL 3.0
 #define FADING 0.99
 
 /* A place that matches by so many tokens is of class i if it is below class_end[i]. */
 static const int32_t class_end[] = {3, 4, 6, 10, 16, LOOKUP_MATCH + 1};
-/* Before any was seen; the last is the draft model's. */
+/* Acceptance that is assumed before any guess was checked; the last one is of the draft model. */
 static const double class_share[] = {0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.6};
 enum { GENERAL_SEEN = 400, GENERAL_FIRST = 8 };
 _Static_assert(sizeof class_end / sizeof *class_end == CLASS_DRAFT, "classes of matches");
@@ -95,7 +95,7 @@ void speculate_time(struct speculator *s, const struct schedule *done, int32_t e
     double took = (width > plain ? speculate_ns(s, width) / one : 1) + s->drafting_ns / one;
     bool drafted = s->drafting_ns > 0;
     s->drafting_ns = 0;
-    double share = s->draft ? ACCOUNT_SHARE / 2 : ACCOUNT_SHARE; /* of both together */
+    double share = s->draft ? ACCOUNT_SHARE / 2 : ACCOUNT_SHARE; /* for each of two kinds */
     for (int i = 0; i < 2; i++) {
         double more = saved * share + (i == drafted ? saved - took : 0);
         s->account[i] = fmin(s->account[i] + more, accounts[i].most);
@@ -132,7 +132,8 @@ void speculate_score(struct speculator *s, struct sequence *seq, int32_t guesses
 {
     int class = class_of(seq->match);
     struct guess_record *own = record_of(seq, class);
-    double tried = right + (right < guesses); /* those behind the first wrong one say nothing */
+    /* Guesses behind the first wrong one are not counted. */
+    double tried = right + (right < guesses);
     own->tried += tried;
     own->right += right;
     s->tried[class] += tried;

@@ -59,7 +59,7 @@ static double draft_ns(const struct speculator *s, int32_t width)
     return s->cost * speculate_ns(s, width);
 }
 
-/* What a plan knows of those that the draft model could guess for. */
+/* The sequences that the draft model could guess for, summed up for one plan. */
 struct candidates {
     int32_t n, read;       /* sequences, and tokens that must be read before */
     int32_t left;          /* tokens of their answers that may follow, of all */
@@ -82,7 +82,7 @@ static struct candidates find(struct speculator *s, int32_t n)
         seq->found = seq->guesses;
         seq->found_likely = seq->likely;
         seq->drafts = false;
-        seq->draft_beyond = 0; /* of guesses that were never checked */
+        seq->draft_beyond = 0; /* positions of guesses that were never checked */
         double likely = speculate_likely(s, seq, MATCH_DRAFT);
         if (room_of(s, seq) <= 0 || (seq->found > 0 && seq->likely >= likely))
             continue;
@@ -113,7 +113,8 @@ static void suppose(struct speculator *s, int32_t n, int32_t k)
     }
 }
 
-/* A long reading serves all steps that follow, so only a part of it counts against this one. */
+/* A long prompt that the draft model reads serves all steps that follow, so only a part of its time
+ * counts against this one. */
 static struct before before_step(const struct speculator *s, const struct candidates *c, int32_t k)
 {
     int32_t usual = c->n + USUAL_READ < c->read ? c->n + USUAL_READ : c->read;
@@ -125,7 +126,7 @@ static struct before before_step(const struct speculator *s, const struct candid
     return b;
 }
 
-/* Whatever it costs. */
+/* Guesses for all sequences, as many as fit the step; costs are not weighed. */
 static int32_t fixed_number(struct speculator *s, int32_t n)
 {
     int32_t all = 0;
@@ -135,7 +136,8 @@ static int32_t fixed_number(struct speculator *s, int32_t n)
     return all < s->limit - n ? all : s->limit - n;
 }
 
-/* Whether what the draft model would save for `late` pays for reading all that it is behind. */
+/* Whether the time that guesses would save for the sequence `late` pays for the tokens that the
+ * draft model must read first. */
 static bool reading_pays(const struct speculator *s, const struct candidates *c, int32_t read)
 {
     double likely = speculate_likely(s, c->late, MATCH_DRAFT), tokens = 1, chance = 1;
@@ -174,7 +176,8 @@ bool speculate_plan_drafts(struct speculator *s, int32_t n, double rate, int32_t
     for (int32_t i = 0; best == 0 && i < n; i++)
         s->seq[i]->drafts = false;
     int32_t read = DRAFT_READ - (best > 0 ? c.read : 0);
-    read = read < c.behind - 1 ? read : c.behind - 1; /* its last token may have no page yet */
+    /* The last token of the sequence may have no page yet. */
+    read = read < c.behind - 1 ? read : c.behind - 1;
     if (!c.late || read <= 0 || (s->tokens == 0 && !reading_pays(s, &c, read)))
         return false;
     s->job[s->jobs++] = (struct drafting){.seq = c.late, .read = read};

@@ -236,21 +236,35 @@ static struct slot *slot_of(const struct engine *e, enum region r, const struct 
     return dispatch_slot(e->dispatch, r, region_m(r, s->m, s->rows), s->context);
 }
 
-const struct kernel *engine_canary_toss(struct engine *e, const struct step *s, bool *live)
+/* The cell whose step this is, or -1. */
+static int cell_of(const struct engine *e, const struct canary *c, const struct step *s)
+{
+    uint32_t used = 0, decided = atomic_load_explicit(&c->decided, memory_order_relaxed);
+    for (int i = 0; i < c->candidates.n; i++) {
+        const struct slot *slot = c->candidates.of[i].slot;
+        if (slot_of(e, slot->region, s) == slot && region_m(slot->region, s->m, s->rows) > 0)
+            used |= 1u << i;
+    }
+    for (int i = 0; i < c->cells; i++)
+        if (c->cell[i] == used)
+            return decided >> i & 1 ? -1 : i;
+    return -1;
+}
+
+const struct overrides *engine_canary_toss(struct engine *e, const struct step *s, bool *live)
 {
     struct canary *c = e->canary;
     *live = c && atomic_load_explicit(&c->have, memory_order_relaxed) < c->want &&
-            slot_of(e, c->slot->region, s) == c->slot &&
-            region_m(c->slot->region, s->m, s->rows) > 0;
+            cell_of(e, c, s) >= 0;
     if (!*live || atomic_load(&c->failed))
         return NULL;
     uint32_t coin[4];
     philox(c->seed, e->starts, 0, coin);
     if (!(coin[0] & 1))
         return NULL;
-    if (!e->ops->ready || e->ops->ready(e->backend, s, c->slot, c->candidate))
-        return c->candidate;
-    *live = false; /* the incumbent runs, for want of the candidate: no fair sample */
+    if (!e->ops->ready || e->ops->ready(e->backend, s, &c->candidates))
+        return &c->candidates;
+    *live = false; /* the incumbents run, for want of the candidates: no fair sample */
     return NULL;
 }
 
@@ -260,8 +274,7 @@ void engine_canary_record(struct engine *e, const struct step *s, bool candidate
     int32_t have = atomic_load_explicit(&c->have, memory_order_relaxed);
     if (have == c->want)
         return; /* started before the last one it wanted had landed */
-    c->step[have] =
-        (struct canary_step){.ns = ns, .m = s->m, .context = s->context, .candidate = candidate};
+    c->step[have] = (struct canary_step){ns, s->m, s->context, candidate, (int8_t)cell_of(e, c, s)};
     atomic_store_explicit(&c->have, have + 1, memory_order_release);
 }
 

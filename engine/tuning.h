@@ -26,23 +26,28 @@ int engine_slices(struct engine *e, slice_fn *run, void *ctx);
  * longer. Half of specializer.share is left to slices in any case. */
 void engine_yield_windows(struct engine *e, double share);
 
-/* Canary: live steps that use `slot` run `candidate` or the incumbent by a coin toss. The engine
- * thread appends; the specializer polls `have` (acquire). Times are of whole steps, normalised by
- * nothing: `m` and `context` of each step are kept so that the caller can pair like with like. */
+/* Canary: one candidate, or several that are judged together. A step that uses the slots of just
+ * the candidates of one cell runs with all of them or with none, by a coin toss; any other step
+ * runs with none. Where several ranks compute the model, there is one candidate. The engine thread
+ * appends; the specializer polls `have` (acquire). Times are of whole steps, normalised by nothing:
+ * `m` and `context` of each step are kept so that the caller can pair like with like. */
 struct canary_step {
     int64_t ns;
     int32_t m, context;
-    bool candidate;
+    bool candidate; /* it ran with the cell's candidates */
+    int8_t cell;
 };
 struct canary {
-    struct slot *slot;
-    const struct kernel *candidate;
+    struct overrides candidates;
+    uint32_t cell[OVERRIDES_MOST]; /* [cells] candidates, as bits */
+    int cells;
+    _Atomic uint32_t decided; /* cells that get no more steps, as bits */
     uint64_t seed;
     int32_t want;
     _Atomic int32_t have;
     struct canary_step *step; /* [want] */
-    _Atomic bool failed; /* a step with the candidate failed: the candidate is used no more, and the
-                            steps still recorded are the incumbent's */
+    _Atomic bool failed; /* a step with the candidates failed: they are used no more, and the steps
+                            still recorded are the incumbents' */
 };
 /* Installs (or with NULL removes) the canary; returns once the engine thread uses it. */
 void engine_canary(struct engine *e, struct canary *c);

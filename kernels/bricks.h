@@ -5,9 +5,9 @@
  * bricks after the other; what a brick has beyond the matrix is zero, scales included. A brick is
  * contiguous, its size a multiple of 16 bytes, and what a warp needs of it is 16 bytes a lane:
  *
- *   low     the codes' lower four bits, or all eight of Q8_0 and F8: four or eight times 32 lanes x
- * 16 high    the fifth bits, or the fifth and sixth: nothing, or once or twice 32 lanes x 16 scales
- * what the file's blocks say besides, row by row (below)
+ *   low     the lower four bits of the codes, or all eight of Q8_0 and F8: 4 or 8 x 32 lanes x 16
+ *   high    the fifth bits, or the fifth and sixth: nothing, or 1 or 2 x 32 lanes x 16
+ *   scales  the scales and offsets of the file's blocks, row by row (below)
  *
  * Lanes are those of an operand A of mma.m16n8k16 (bf16): lane (g, q) = (lane / 4, lane % 4) has of
  * rows g and g + 8 and of each 32 columns ("strip" t) the columns 16 s + 4 q + j, s 0..1, j 0..3.

@@ -145,6 +145,20 @@ struct eager_best_args {
     int32_t vocab;
 };
 
+/* Sum: out = all ranks' in (+ add), n numbers; in may be out. Gather: out [world, n],
+ * another place than in. Grid: PEER_BLOCKS, always, PEER_THREADS. */
+enum { PEERS_MOST = 8, PEER_BLOCKS = 64, PEER_THREADS = 256 };
+struct eager_peer_args {
+    const float *in, *add; /* add: or null */
+    float *out;
+    void *area[PEERS_MOST]; /* of each rank, as this device reaches it: PEER_AREA() bytes */
+    const unsigned *over;   /* the host's: not zero when nobody is to be awaited any more */
+    unsigned *calls;        /* [PEER_BLOCKS] */
+    int32_t n, most;        /* even; n <= most */
+    int32_t rank, world;
+};
+#define PEER_AREA(world, most) (16 * (int64_t)(world) * (most)) /* [2][world][most / 2] of 16 */
+
 /* ---- sampling ----------------------------------------------------------------------------- */
 
 enum { EAGER_TOPS = 20 };

@@ -122,7 +122,7 @@ static void add_lessons(struct consultation *c, const struct slot_search *p,
         add_lesson(c, from, from->space, worst, (double)s->speed[worst]);
 }
 
-/* `active` is read without the lock: this is the thread that sets it. */
+/* `active` is read without the lock, because no other thread sets it. */
 static void gather_lessons(struct specializer *s, const struct slot_search *p,
                            struct consultation *c)
 {
@@ -166,7 +166,7 @@ static void gather(struct specializer *s, struct slot_search *p, struct consulta
     p->search.mover = &c->mover;
 }
 
-/* Fills the request about a slot; predictions anew. */
+/* Fills the request about a slot, with predictions of the cost model as it is now. */
 static void describe(struct specializer *s, struct slot_search *p)
 {
     struct consultation *c = &s->consultation;

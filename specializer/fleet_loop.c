@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fleet_loop.c - the fleet's turn in the loop.
+/* fleet_loop.c - what the loop does with results of other servers.
  *
- * Three things come from other servers, and none of them is believed. A kernel that serves
- * elsewhere is the next candidate of its slot, alone, whoever searches the slot. A point that was
+ * Three things come from other servers, and none of them is believed. A kernel that was faster
+ * elsewhere is the next candidate of its slot, whoever searches the slot, alone or with those of
+ * other slots (fleet_set.c). A point that was
  * tried elsewhere teaches the cost model what it took there, and is proposed here only when nothing
  * else is left. A kernel that was found wrong elsewhere is looked at again if it serves here: a
  * whole probe on fresh live inputs, and eager beside it on the next live steps, one after the
@@ -32,8 +33,8 @@ enum { AUDITS = 8, LEARN_AT_ONCE = 64, SLOTS_MOST = 64 };
 struct fleet_reading {
     struct specializer *s;
     struct slot_search *p;
-    const char *source_of; /* a template ... */
-    char source[17];       /* ... and the hash of its text */
+    const char *source_of; /* a template whose text was hashed last */
+    char source[17];       /* the hash of that text */
 };
 
 static bool same_source(struct fleet_reading *l, const struct fleet_row *r)
@@ -62,8 +63,8 @@ static struct behind *put_behind(struct slot_search *p, int32_t id)
     return &f->behind[f->behinds++];
 }
 
-/* It comes last here, and what it took there is what it may take here: learned once, and not where
- * this server measured it itself. */
+/* A point that others measured is proposed last here. Their time for it trains the cost model once,
+ * and not if this server has measured the point itself. */
 static void learn_row(void *ctx, const struct fleet_row *r)
 {
     struct fleet_reading *l = ctx;
@@ -77,13 +78,32 @@ static void learn_row(void *ctx, const struct fleet_row *r)
         p->fleet.dry = 0;
         p->dry = 0;
     }
-    struct behind *b = p->search.trial[id] == TRIAL_NONE ? put_behind(p, id) : behind(p, id);
+    bool first = p->search.trial[id] == TRIAL_NONE;
+    struct behind *b = first ? put_behind(p, id) : behind(p, id);
+    if (b && !fleet_row_on_trial(r))
+        b->trial_ns = 0;
+    else if (b && first)
+        b->trial_ns = clock_ns();
     if (!b || b->learned || r->own_s <= 0 || r->own_s < p->locked.roofline_s)
         return;
     cost_learn(&l->s->cost, r->template, &r->point, space_facts(p->space), r->own_s);
     b->learned = true;
     p->fleet.measured++; /* whoever searches the slot next does not find it fresh */
     p->fleet.dry++;
+}
+
+/* Points of which nothing was heard for long: whoever tried them is gone. */
+static void lapse(struct slot_search *p)
+{
+    struct slot_search_fleet *f = &p->fleet;
+    int64_t before = clock_ns() - (int64_t)(FLEET_TRIAL_S * 1e9);
+    int kept = 0;
+    for (int i = 0; i < f->behinds; i++)
+        if (f->behind[i].trial_ns != 0 && f->behind[i].trial_ns < before)
+            search_forget(&p->search, f->behind[i].id);
+        else
+            f->behind[kept++] = f->behind[i];
+    f->behinds = kept;
 }
 
 bool fleet_loop_undefer(struct slot_search *p)
@@ -125,7 +145,7 @@ static void word_row(void *ctx, const struct fleet_row *r)
     if (id < 0 || r->speed <= 0 || !same_source(&w->l, r))
         return;
     w->word = xrealloc(w->word, (size_t)(w->n + 1) * sizeof *w->word);
-    w->word[w->n++] = (struct fleet_word){id, r->speed, fleet_row_won(r)};
+    w->word[w->n++] = (struct fleet_word){id, r->speed, fleet_row_offered(r)};
 }
 
 static struct again *again(struct slot_search *p, int32_t id)
@@ -153,7 +173,7 @@ static int trials(void *ctx, int32_t id, double *speed)
     }
 }
 
-/* The best winner of others, if it is worth a proof here. */
+/* Finds the best winner of others and keeps it if proving it here is worth the time. */
 static void find_offer(struct specializer *s, struct slot_search *p)
 {
     struct words w = {.l = {.s = s, .p = p}};
@@ -166,6 +186,7 @@ static void find_offer(struct specializer *s, struct slot_search *p)
     fleet_each(s->fleet, p->slot->name, 0, 0, word_row, &w);
     const struct fleet_offer_ask ask = {w.word, w.n, serving, seen, trials, p};
     p->fleet.offer = fleet_offer_best(&ask, &gain);
+    p->fleet.gain = gain;
     p->fleet.speed = gain * seen;
     free(w.word);
 }
@@ -194,16 +215,16 @@ static void look_for_offer(struct specializer *s, struct slot_search *p)
     p->fleet.news = news;
     p->fleet.tried = p->search.tried;
     if (p->fleet.adopt && !adopted) {
-        store_trace(
-            s->store, p->slot->name, NULL, "fleet", NULL,
-            "a kernel that serves elsewhere, by all who measured it %+.1f %% over eager, is "
-            "tried next",
-            (p->fleet.speed - 1) * 100);
+        p->fleet.since_ns = clock_ns();
+        store_trace(s->store, p->slot->name, NULL, "fleet", NULL,
+                    "a kernel of others, by all who measured it %+.1f %% over eager, is "
+                    "tried next",
+                    (p->fleet.speed - 1) * 100);
         p->exhausted = false;
     }
 }
 
-/* What was measured here is as if it had not been. */
+/* Forgets what this server measured of a point, so that it may be proposed again. */
 static void try_again(struct slot_search *p, int32_t id)
 {
     struct again *a = again(p, id);
@@ -233,17 +254,17 @@ int32_t fleet_loop_take(struct slot_search *p)
 
 /* ---- whose slot it is ------------------------------------------------------------------------ */
 
-/* As observe_worth() has it, with what others measured as if it had been measured here: only for
- * the order. Whether a slot is worth anything at all is this server's own affair, or one that comes
- * late would not even prove what the others found. */
+/* The worth of a slot as in observe_worth(), with the measurements of others counted as own ones.
+ * It only orders slots: whether a slot is searched at all depends on this server's measurements
+ * alone, or a server that joins late would never prove what the others found. */
 static double worth_of_all(struct specializer *s, const struct slot_search *p)
 {
     return observe_worth(&s->observe, (int)(p - s->slot_search), p->measured + p->fleet.measured,
                          p->dry + p->fleet.dry);
 }
 
-/* Of the slots that may be searched, the worthiest first; the one of a batch that is under way
- * before all. */
+/* Asks the fleet for leases on the slots that may be searched, the worthiest first; the slot of a
+ * batch that is under way comes before all others. */
 static void wish(struct specializer *s)
 {
     const char *slot[SLOTS_MOST];
@@ -283,7 +304,7 @@ static bool serves(struct specializer *s, const struct slot_search *p, const cha
 
 enum verdict { VERDICT_NONE, VERDICT_RIGHT, VERDICT_WRONG };
 
-/* Here, and for the others; the slot is as any other again. */
+/* Records the verdict here, tells it to the others, and ends the check of the slot. */
 static void conclude(struct specializer *s, enum verdict verdict, const char *words)
 {
     static const char *const event[] = {"recheck_over", "upheld", "confirmed"};
@@ -337,7 +358,7 @@ static bool came(struct pipeline *p, struct trial *t, enum stage_result r)
 
 static const struct pipeline_rules rules = {.enter = enter, .began = began, .came = came};
 
-/* The kernel serves here: it is probed anew, and looked at beside eager. */
+/* Begins a check of a kernel that serves here: a new probe, and audits beside eager. */
 static void check_begin(struct specializer *s, struct slot_search *p)
 {
     struct fleet_loop *t = &s->fleet_loop;
@@ -386,7 +407,7 @@ static void suspect(struct specializer *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* An audit was faster, or an operator. */
+/* Ends a check whose kernel an audit or an operator has taken out meanwhile. */
 static void check_gone(struct specializer *s)
 {
     struct record row = {.state = LIFE_RETIRED};
@@ -453,8 +474,10 @@ void fleet_advance(struct specializer *s)
     while (!t->checking && fleet_suspect_next(s->fleet, &t->suspect))
         suspect(s);
     wish(s);
-    for (int i = 0; i < s->slot_searches; i++)
+    for (int i = 0; i < s->slot_searches; i++) {
+        lapse(&s->slot_search[i]);
         look_for_offer(s, &s->slot_search[i]);
+    }
 }
 
 void fleet_loop_close(struct specializer *s)

@@ -12,17 +12,20 @@ struct slot_search;
 
 /* Of a slot. */
 struct slot_search_fleet {
-    bool elsewhere; /* another server searches the slot */
-    bool adopt;     /* another server found a kernel that is to be tried first */
-    int32_t offer;  /* id of its point in the space */
-    double speed;   /* over eager, as that server measured it */
-    uint64_t news;  /* fleet_news() when `offer` was looked for */
-    int tried;      /* search.tried then */
-    int64_t serial; /* of the last row that was learned from */
+    bool elsewhere;   /* another server searches the slot */
+    bool adopt;       /* another server found a kernel that is to be tried first */
+    int32_t offer;    /* id of its point in the space */
+    double speed;     /* over eager, by all who measured it */
+    double gain;      /* over what serves here */
+    int64_t since_ns; /* when `adopt` was set */
+    uint64_t news;    /* fleet_news() when `offer` was looked for */
+    int tried;        /* search.tried then */
+    int64_t serial;   /* of the last row that was learned from */
     struct behind {
         int32_t id;
-        bool learned; /* what it took there */
-    } * behind;       /* [behinds] points that others tried: here they come last */
+        bool learned;     /* what it took there */
+        int64_t trial_ns; /* since when it is on trial there; 0: something came of it */
+    } * behind;           /* [behinds] points that others tried: here they come last */
     int behinds;
     struct again {
         int32_t id;
@@ -45,6 +48,7 @@ struct fleet_loop {
     struct trial trial;
     enum stage_result probed; /* RUNNING: not yet, or it could not be probed */
     int64_t until_ns;         /* live steps are waited for so long */
+    int64_t held_ns;          /* since when promoted candidates wait for a set; 0: none does */
 };
 
 /* A few times a second. */

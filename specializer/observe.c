@@ -32,7 +32,7 @@ void observe_close(struct observe *o)
     *o = (struct observe){0};
 }
 
-/* What one run with these means has to move and to compute. */
+/* Bytes and operations of one run at these mean sizes. */
 static struct region_cost run_work(const struct observe *o, const struct slot *s, double m,
                                    double sequences, double context)
 {
@@ -56,8 +56,8 @@ static void take_parts(struct observe *o, const struct slot *s, double delta[6])
     }
 }
 
-/* Adds what happened in one slot since the last look; returns the seconds that no other slot
- * counts. */
+/* Adds what the counters of one slot gained since the last call; returns the seconds that no other
+ * slot counts. */
 static double take(struct observe *o, int i)
 {
     struct slot *s = dispatch_slot_at(o->dispatch, i);
@@ -85,7 +85,7 @@ static double take(struct observe *o, int i)
     seen->seconds += seconds;
     if (lent) {
         seen->lent += seconds;
-        return 0; /* what is counted since start has one owner */
+        return 0; /* counters since the start belong to one thread */
     }
     const struct kernel *k = atomic_load_explicit(&s->kernel, memory_order_acquire);
     seen->origin_runs[k->origin] += runs;

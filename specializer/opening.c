@@ -3,10 +3,10 @@
  *
  * A server with an empty store has its whole gain before it, in a handful of slots, and for most of
  * them a point is known that wins nearly all of it: one of a machine like this (search/known.h), an
- * import, or a START row of a knob table. A search that looks at one slot after the other has the
- * compiler and the probe wait while live steps judge, and gets to the last slot after minutes. So
- * the first batch takes one point of every slot, those first where most can be saved: while one is
- * benched or judged by live steps, the next ones are built and probed.
+ * import, or a START row of a knob table. A search of one slot after the other leaves the compiler
+ * and the probe idle while a candidate is compared on live steps, and reaches the last slot after
+ * minutes. So the first batch takes one point of every slot, those first where most can be saved:
+ * while one is benched or compared on live steps, the next ones are built and probed.
  *
  * On a CPU: on a GPU slots take turns by their first candidates as it is, and a child process of
  * its own probes (prober.h).
@@ -15,14 +15,13 @@
 
 #include "specializer/specializer_private.h"
 
-/* Seconds of steps after which the shares of slots say something: the first step of a server reads
- * a prompt. */
+/* The shares of slots are used after so many seconds of steps: the very first step reads a prompt
+ * and says little about the ones that follow. */
 #define SEEN_S 0.3
-/* Of the time of steps, that a slot takes at least: inputs of one that is rare would be waited for.
- */
+/* The least share of the time of steps: the batch would wait for live inputs of a rarer slot. */
 #define SHARE_LEAST 0.02
 
-/* The slot nobody has looked at where most can be saved, or NULL. */
+/* Of the slots without any candidate, the one where most time can be saved, or NULL. */
 static struct slot_search *next_of_locked(struct specializer *s)
 {
     struct slot_search *best = NULL;
@@ -37,7 +36,8 @@ static struct slot_search *next_of_locked(struct specializer *s)
     return best;
 }
 
-/* True if there is a point to begin with, and inputs of live steps to judge it on. */
+/* True if a good point of the slot is known, and inputs of live steps to bench it on were captured.
+ */
 static bool prepare(struct specializer *s, struct slot_search *p)
 {
     if (!slot_search_open(s, p) || p->search.tried > 0)

@@ -4,10 +4,11 @@
 #include <stdio.h>
 
 #include "specializer/consult.h"
+#include "specializer/fleet/fleet_offer.h"
 #include "specializer/specializer_private.h"
 
-/* The candidate for a proposed point, with the store's word on it; NULL if it must not be tried
- * (*may: 0), or not now. */
+/* Makes the candidate of a proposed point and looks it up in the store. NULL if it must not be
+ * tried (*may: 0), or not now. */
 static struct candidate *candidate_for(struct specializer *s, struct slot_search *p, int32_t id,
                                        int *may)
 {
@@ -68,15 +69,15 @@ static enum next points_next(struct specializer *s, struct slot_search *p)
     int may = 1;
     if (!strategy_proposes(s->strategy) || !slot_search_open(s, p))
         return NEXT_NEVER;
-    bool adopts = p->fleet.adopt; /* one point, and no lease of the slot is needed for it */
+    bool adopts = p->fleet.adopt; /* a batch of one point, which needs no lease of the slot */
     consult(s, p);
     slot_search_firsts(s, p);
     /* The first batch is the one point that is best known to be good, if there is one: every slot
      * gets a decent kernel before any slot gets the best one. */
     bool known = p->search.tried == 0 && p->search.firsts > 0;
-    int want = known || adopts ? 1 : BATCH;
+    int want = known || adopts ? 1 : fleet_count(s->fleet, p->slot->name) > 0 ? FLEET_BATCH : BATCH;
     int n = propose(s, p, want, &may);
-    if (n == 0 && fleet_loop_undefer(p)) /* left to others until nothing else was left */
+    if (n == 0 && fleet_loop_undefer(p)) /* points that other servers measured, which come last */
         n = propose(s, p, want, &may);
     if (s->batch.n == 0 && may < 0)
         search_batch_later(p);

@@ -3,9 +3,18 @@
  *
  * A promoted candidate may have to wait for traffic; it then keeps its slot out of the search while
  * others go on. What live steps cannot decide is tried again a few times, and then set aside.
+ *
+ * Those of several slots that wait at the same time share a canary: a shadow each, because outputs
+ * are compared slot by slot, then whole steps with all of them or with none. What passes together
+ * is published together, each in its own slot, from which it can be rolled back alone. A set that
+ * does not pass is halved until it passes or is one candidate, whose verdict is its own: one bad
+ * kernel in a set of n costs about log2(n) canaries more and takes no other with it.
  */
 #include "config/clock.h"
 #include "config/log.h"
+#include "specializer/fleet_set.h"
+#include "specializer/pipeline/canary.h"
+#include "specializer/pipeline/stages.h"
 #include "specializer/retrial.h"
 #include "specializer/specializer_private.h"
 #include "specializer/store/life_move.h"
@@ -46,7 +55,7 @@ static void learn(struct specializer *s, struct slot_search *p, double speed)
 /* ---- the rules of a promotion -----------------------------------------------------------------
  */
 
-/* The kernels of the other slots when the canary began (their hash). */
+/* Hash of the kernels of the other slots when the canary began. */
 struct promotion {
     struct specializer *s;
     uint64_t coresident;
@@ -60,8 +69,8 @@ static enum stage_result enter(struct pipeline *pipeline, struct trial *t)
     return STAGE_RUNNING;
 }
 
-/* A verdict on time holds beside the kernels that served meanwhile: if an operator changed one of
- * them, the canary reached none. */
+/* A verdict on time is valid beside the kernels that served during the canary. If an operator
+ * changed one of them meanwhile, the canary has reached no verdict. */
 static enum stage_result beside(const struct promotion *o, struct trial *t, enum stage_result r)
 {
     struct candidate *c = t->c;
@@ -146,12 +155,14 @@ static const struct pipeline_rules rules = {.enter = enter, .came = came};
 static void publish(struct specializer *s, struct slot_search *p)
 {
     struct candidate *c = take(p);
-    char why[140];
+    char why[180], together[32] = "";
     const bool known = c->known != NULL;
-    snprintf(why, sizeof why, "%sbench %+.1f %% [%+.1f, %+.1f], step %+.1f %% [%+.1f, %+.1f]",
+    if (c->evidence.together)
+        snprintf(together, sizeof together, " of %d together", c->evidence.together);
+    snprintf(why, sizeof why, "%sbench %+.1f %% [%+.1f, %+.1f], step %+.1f %% [%+.1f, %+.1f]%s",
              known ? "known, " : "", c->evidence.bench.mean * 100, c->evidence.bench.low * 100,
              c->evidence.bench.high * 100, c->evidence.canary.mean * 100,
-             c->evidence.canary.low * 100, c->evidence.canary.high * 100);
+             c->evidence.canary.low * 100, c->evidence.canary.high * 100, together);
     if (swap_in(s, p, c, why, NULL) != 0) {
         candidate_drop(s, c);
         return;
@@ -165,20 +176,167 @@ static void publish(struct specializer *s, struct slot_search *p)
     pthread_mutex_unlock(&s->lock);
 }
 
-void promotion_try(struct specializer *s, struct slot_search *p)
+/* False: an operator wants none of it, and it is forgotten. */
+static bool wanted(struct specializer *s, struct slot_search *p)
 {
-    struct promotion o = {.s = s};
-    struct pipeline pipeline = {.rules = &rules, .ctx = &o, .env = &s->env, .last = STAGE_CANARY};
     const struct candidate *c = p->promoted.c;
     pthread_mutex_lock(&s->lock);
     bool unwanted = is_disabled_locked(s, c->key, c->template->id) || p->locked.pinned[0];
     pthread_mutex_unlock(&s->lock);
-    if (unwanted) {
+    if (unwanted)
         promotion_forget(s, p);
+    return !unwanted;
+}
+
+/* Through the stages up to `last`, if it is wanted. */
+static void run(struct specializer *s, struct slot_search *p, enum stage last)
+{
+    struct promotion o = {.s = s};
+    struct pipeline pipeline = {.rules = &rules, .ctx = &o, .env = &s->env, .last = last};
+    if (!wanted(s, p))
         return;
-    }
     watch_stop(s);
     pipeline_block(&pipeline, &p->promoted);
-    if (p->promoted.c && pipeline_over(&pipeline, &p->promoted))
+}
+
+void promotion_try(struct specializer *s, struct slot_search *p)
+{
+    run(s, p, STAGE_CANARY);
+    if (p->promoted.c && p->promoted.at > STAGE_CANARY)
         publish(s, p);
+}
+
+/* ---- a set ------------------------------------------------------------------------------------
+ */
+
+static void judge(struct specializer *s, struct slot_search *const *p, int n);
+
+/* Whole steps with all of them, or with none: r[n] as canary_run_set() has it. */
+static void judge_steps(struct specializer *s, struct slot_search *const *p, int n,
+                        struct promotion *o, enum stage_result *r)
+{
+    struct pipeline pipeline = {.rules = &rules, .env = &s->env, .last = STAGE_CANARY};
+    struct candidate *c[OVERRIDES_MOST];
+    for (int i = 0; i < n; i++) {
+        o[i] = (struct promotion){.s = s};
+        c[i] = p[i]->promoted.c;
+        pipeline.ctx = &o[i];
+        enter(&pipeline, &p[i]->promoted);
+    }
+    watch_stop(s);
+    canary_run_set(&s->env, c, n, CANARY_TIMEOUT_S, r);
+}
+
+/* Those of one group that did not pass, in halves. Who is left alone has a canary of its own. */
+static void judge_halves(struct specializer *s, struct slot_search *const *p, int n)
+{
+    if (n > 1)
+        store_trace(s->store, NULL, NULL, "halved", NULL,
+                    "%d kernels did not pass together: whole steps %+.1f %% [%+.1f, %+.1f]", n,
+                    p[0]->promoted.c->evidence.canary.mean * 100,
+                    p[0]->promoted.c->evidence.canary.low * 100,
+                    p[0]->promoted.c->evidence.canary.high * 100);
+    judge(s, p, n / 2);
+    judge(s, p + n / 2, n - n / 2);
+}
+
+/* Takes the first of p[n] and all of its M bucket to the front; returns how many they are. */
+static int group_first(struct slot_search **p, int n)
+{
+    int k = 1;
+    for (int i = 1; i < n; i++)
+        if (p[i]->slot->m_index == p[0]->slot->m_index) {
+            struct slot_search *other = p[k];
+            p[k++] = p[i];
+            p[i] = other;
+        }
+    return k;
+}
+
+static int group_size(struct slot_search *const *p, int n, const struct slot_search *of)
+{
+    int k = 0;
+    for (int i = 0; i < n; i++)
+        k += p[i]->slot->m_index == of->slot->m_index;
+    return k;
+}
+
+static void judge_set(struct specializer *s, struct slot_search *const *p, int n)
+{
+    struct slot_search *left[OVERRIDES_MOST], *passed[OVERRIDES_MOST];
+    struct promotion o[OVERRIDES_MOST];
+    enum stage_result r[OVERRIDES_MOST];
+    int lefts = 0, passes = 0;
+    judge_steps(s, p, n, o, r);
+    for (int i = 0; i < n; i++) {
+        struct pipeline pipeline = {.rules = &rules, .ctx = &o[i], .env = &s->env};
+        if (r[i] == STAGE_RUNNING)
+            left[lefts++] = p[i];
+        else if (came(&pipeline, &p[i]->promoted, r[i]))
+            passed[passes++] = p[i];
+    }
+    for (int i = 0; i < passes; i++) /* when all are judged: a swap changes what they ran beside */
+        publish(s, passed[i]);
+    for (int i = 0, k; i < lefts; i += k) {
+        k = group_first(left + i, lefts - i);
+        if (k < group_size(p, n, left[i])) /* who was at fault is out of it */
+            judge(s, left + i, k);
+        else
+            judge_halves(s, left + i, k);
+    }
+}
+
+static void judge(struct specializer *s, struct slot_search *const *p, int n)
+{
+    struct slot_search *still[OVERRIDES_MOST];
+    int k = 0;
+    for (int i = 0; i < n; i++)
+        if (p[i]->promoted.c && wanted(s, p[i]))
+            still[k++] = p[i];
+    if (k == 1)
+        promotion_try(s, still[0]);
+    else if (k > 1)
+        judge_set(s, still, k);
+}
+
+/* ---- who waits --------------------------------------------------------------------------------
+ */
+
+static bool waits(const struct slot_search *p)
+{
+    return p->promoted.c && clock_ns() >= p->not_before_ns;
+}
+
+/* Those that may be tried now, and together; how many. */
+static int waiting(struct specializer *s, struct slot_search *p[OVERRIDES_MOST])
+{
+    struct candidate *c[OVERRIDES_MOST];
+    bool several = target_of(s->env.machine->kind)->opens_together && engine_ranks(s->engine) == 1;
+    int n = 0;
+    for (int i = 0; i < s->slot_searches && (n == 0 || several); i++) {
+        struct slot_search *q = &s->slot_search[i];
+        if (n == OVERRIDES_MOST || !waits(q) || (n > 0 && !canary_may_join(c, n, q->promoted.c)))
+            continue;
+        c[n] = q->promoted.c;
+        p[n++] = q;
+    }
+    return n;
+}
+
+bool promotions_try(struct specializer *s)
+{
+    struct slot_search *p[OVERRIDES_MOST];
+    if (fleet_set_gathers(s))
+        return false;
+    int n = waiting(s, p);
+    if (n == 1)
+        promotion_try(s, p[0]);
+    for (int i = 0; n > 1 && i < n; i++)
+        run(s, p[i], STAGE_SHADOW);
+    int k = 0;
+    for (int i = 0; n > 1 && i < n; i++)
+        if (p[i]->promoted.c && p[i]->promoted.at == STAGE_CANARY && waits(p[i]))
+            p[k++] = p[i];
+    judge(s, p, k);
+    return n > 0;
 }

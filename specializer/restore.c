@@ -34,7 +34,7 @@
 
 enum { PROBES_MOST = 8, RESTORE_MOST = 256 };
 
-/* One kernel on its way back. */
+/* A kernel that is being restored. */
 struct returning {
     struct trial trial;
     struct evidence admitted; /* what it was admitted with; the short bench is apart */
@@ -50,7 +50,7 @@ struct list {
 
 /* ---- rows to candidates -------------------------------------------------------------------- */
 
-/* What rows are held against. */
+/* The machine and texts that stored rows must match. */
 struct terms {
     const struct config *config;
     const struct key_parts *keys;
@@ -281,7 +281,7 @@ static enum stage_result bench_verdict(struct returning *r, enum stage_result re
     return result;
 }
 
-/* False: it stays eager there. */
+/* False: the slot stays with eager. */
 static bool publish(struct specializer *s, struct trial *t)
 {
     char why[240], key[KEY_HEX + 1];
@@ -290,7 +290,7 @@ static bool publish(struct specializer *s, struct trial *t)
     candidate_unexplain(t->c);
     if (swap_in(s, t->slot_search, t->c, why, NULL) != 0)
         return false;
-    t->c = NULL; /* others may have freed it */
+    t->c = NULL; /* the slot owns it now, and may have dropped it already */
     store_trace(s->store, t->slot_search->slot->name, key, "restored", NULL, "%s", why);
     atomic_fetch_add(&s->counts.restored, 1);
     return true;
@@ -314,7 +314,8 @@ static bool came(struct pipeline *p, struct trial *t, enum stage_result r)
     if (t->at == STAGE_BENCH)
         return bench_came(s, t, r);
     if (t->at == STAGE_BUILD && r == STAGE_PASS && !pipeline_has_object(s->store, t->c)) {
-        /* Another linker, say: it would be built for ever. Searched for again, it is proven anew.
+        /* The rebuilt object differs from the stored one, because of another linker for instance,
+         * and would do so at every start. The slot is searched again, which proves the point anew.
          */
         candidate_withdrawn(t->c, "built again, it is not the file that was proven");
         r = STAGE_REFUSE;
@@ -370,12 +371,13 @@ void restore_winners(struct specializer *s)
     free(l);
 }
 
-/* A pin is this kernel or eager. What it was pinned against has served while there was hope. */
+/* The slot of a pinned kernel that could not be restored runs eager. The kernel that was active
+ * before has served for as long as the restore was tried. */
 static void serve_no_other(struct specializer *s, struct slot_search *p, const char *key)
 {
     pthread_mutex_lock(&s->lock);
     bool pinned = strcmp(p->locked.pinned, key) == 0 &&
-                  !p->locked.pin_missing; /* or an operator has it anew */
+                  !p->locked.pin_missing; /* else an operator has pinned it again since */
     if (pinned && p->locked.active && strcmp(p->locked.active->key, key) != 0)
         swap_eager_locked(s, p, "the pinned kernel could not be brought back", NULL);
     pthread_mutex_unlock(&s->lock);

@@ -92,7 +92,8 @@ bool retrial_defer(struct specializer *s, struct slot_search *p, struct candidat
     if (c->body[0] || c->steps == STEPS_UNSEEN || (c->steps == STEPS_SLOWER && !clear))
         return false;
     struct coresidents set = coresidents_of(s, p);
-    /* The trial may have begun beside another set. */
+    /* Notes the co-resident set of now, beside which the trial goes on: it may have begun beside
+     * another. */
     if (h->n < RETRIALS_MOST && !lost_among(h, coresidents_hash(&set)))
         h->among[h->n++] = set;
     h->low = c->evidence.bench.low;
@@ -112,7 +113,7 @@ enum {
 struct waiting {
     struct specializer *s;
     struct slot_search *p;
-    double speed; /* to beat, then of the best */
+    double speed; /* first the gain to beat, then the gain of the best row */
 };
 
 static void waiting_row_locked(void *ctx, const struct record *r)
@@ -132,7 +133,7 @@ static void waiting_row_locked(void *ctx, const struct record *r)
     d->p->retrial.promise = h->low / (1 + h->low) * exp2(-h->n);
 }
 
-/* Retrials that the slot has had beside the set there is; one more if `more`. */
+/* Counts the retrials of the slot beside the co-resident set of now, and one more if `more`. */
 static int held(struct slot_search *p, bool more)
 {
     struct coresident_set *c = p->retrial.held_in;

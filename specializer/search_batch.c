@@ -26,8 +26,9 @@
 
 /* ---- what may be tried ---------------------------------------------------------------------- */
 
-/* Back to the beginning, in the store and here: what an operator could have rolled back to is this
- * very kernel, and nothing may have it active while it is on trial, nor be its own predecessor. */
+/* Begins the life of a candidate again, in the store and here. If the kernel that an operator could
+ * roll back to is this very one, it is dropped from the slot: a candidate on trial may be neither
+ * active nor its own predecessor. */
 static bool begin_anew(struct specializer *s, struct candidate *c, const char *why, struct err *err)
 {
     pthread_mutex_lock(&s->lock);
@@ -41,8 +42,8 @@ static bool begin_anew(struct specializer *s, struct candidate *c, const char *w
     return ok;
 }
 
-/* What the store knows of a candidate, and a new beginning if it may have one: as
- * search_batch_admit(). */
+/* Looks the candidate up in the store, and begins its life again if it may be tried again. Returns
+ * what search_batch_admit() does. */
 static int admit_known(struct specializer *s, struct candidate *c, const struct record *row,
                        struct err *err)
 {
@@ -67,7 +68,7 @@ int search_batch_admit(struct specializer *s, struct candidate *c, const char *w
         free(row->log);
     pthread_mutex_lock(&s->lock);
     bool disabled =
-        is_disabled_locked(s, c->key, c->template->id); /* and stays what it is in the store */
+        is_disabled_locked(s, c->key, c->template->id); /* its state in the store stays as it is */
     pthread_mutex_unlock(&s->lock);
     if (!disabled && known > 0) {
         may = admit_known(s, c, row, &err);
@@ -84,8 +85,8 @@ int search_batch_admit(struct specializer *s, struct candidate *c, const char *w
     return may;
 }
 
-/* Nothing was learnt that would come out otherwise at once: the disk is full, or a probe cannot
- * start. Others go first. */
+/* The stage failed for a reason that a second try at once would meet again, as a full disk or a
+ * probe that cannot start. Other slots go first. */
 void search_batch_later(struct slot_search *p)
 {
     p->not_before_ns = clock_ns() + UNDECIDED_NS;
@@ -128,8 +129,9 @@ static void refuse(struct specializer *s, struct trial *t)
     t->c = NULL;
 }
 
-/* The probe could load it, so it is this process that has no room (specializer.pack_mib). It is not
- * tried again here; another start, perhaps with more, knows nothing against it. */
+/* The probe could load the object, so it is this process that has no room for packed weights
+ * (specializer.pack_mib). The candidate is not tried again before the next start, which may have
+ * more room, so nothing is written against it. */
 static void leave_unloaded(struct specializer *s, struct trial *t)
 {
     struct slot_search *p = t->slot_search;
@@ -158,7 +160,7 @@ static void forget(struct specializer *s, struct trial *t)
     t->c = NULL;
 }
 
-/* What the stage has reached, in the store; without that the candidate goes no further. */
+/* Writes the state that the stage has reached; if that fails, the candidate goes no further. */
 static bool move(struct specializer *s, struct trial *t)
 {
     struct err err;
@@ -307,7 +309,7 @@ static bool bench_came(struct specializer *s, struct trial *t, enum stage_result
 {
     struct candidate *c = t->c;
     if (r == STAGE_STOPPED && atomic_load(&s->mode) == SPECIALIZER_PAUSE)
-        return false; /* it waits, and is benched from the start when the pause is over */
+        return false; /* a paused bench begins anew when the pause is over */
     bool same = atomic_load(&t->slot_search->slot->kernel) == t->bench.against;
     if (r == STAGE_PASS || r == STAGE_REFUSE) {
         snprintf(c->evidence.against, sizeof c->evidence.against, "%s", t->bench.against->id);
@@ -340,11 +342,12 @@ static bool came(struct pipeline *p, struct trial *t, enum stage_result r)
 
 static const struct pipeline_rules rules = {room, enter, began, came};
 
-/* The one before it, if there is one, is in the batch again. */
+/* The candidate that was promoted before, if there is one, returns to the batch. */
 static void promote(struct slot_search *p, struct trial *t)
 {
     struct trial before = p->promoted;
     p->promoted = *t;
+    p->promoted_ns = clock_ns();
     p->not_before_ns = 0;
     *t = before;
 }
@@ -387,7 +390,7 @@ bool search_batch_over(const struct specializer *s)
 /* ---- the end of a batch -----------------------------------------------------------------------
  */
 
-/* Its gain was measured against the kernel that is in the slot now. */
+/* True if the gain of the candidate was measured against the kernel that is in the slot now. */
 static bool comparable(const struct slot_search *p, const struct candidate *c)
 {
     return strcmp(c->evidence.against, atomic_load(&p->slot->kernel)->id) == 0;

@@ -17,8 +17,9 @@ struct search_batch {
     struct trial trial[BATCH];
     int n;
     struct pipeline pipeline;
-    bool opening; /* one candidate each of several slots (opening.c) */
-    bool decided; /* of one at least: refused, or measured */
+    bool opening;  /* one candidate each of several slots (opening.c) */
+    bool together; /* ... that go to live steps together (fleet_set.c) */
+    bool decided;  /* of one at least: refused, or measured */
 };
 
 /* ---- search_batch.c ------------------------------------------------------------------------- */
@@ -45,6 +46,9 @@ int search_batch_admit(struct specializer *s, struct candidate *c, const char *w
 
 /* ---- promotion.c: the best of a batch through shadow and canary ----------------------------- */
 void promotion_try(struct specializer *s, struct slot_search *p);
+/* Tries the promoted candidates whose slots may have live steps now, several together where the
+ * machine lets them. False: there are none. */
+bool promotions_try(struct specializer *s);
 /* Nothing was decided about it: the point may be proposed again. */
 void promotion_forget(struct specializer *s, struct slot_search *p);
 

@@ -32,7 +32,7 @@ struct seeding {
     struct slot_search *p;
 };
 
-/* A stored row of this slot: what it says about a point of the space. */
+/* Takes what a stored row of this slot says about a point of the space. */
 static void seed_row(void *ctx, const struct record *r)
 {
     struct seeding *g = ctx;
@@ -126,7 +126,7 @@ static void add_starts(struct firsts *g)
     }
 }
 
-/* What won on machines like this one: the nearest few that the space holds. */
+/* Adds points that won on machines like this one: the nearest few that the space holds. */
 static void add_known(struct firsts *g)
 {
     enum { MOST = 16 };
@@ -205,9 +205,10 @@ void slot_search_firsts(struct specializer *s, struct slot_search *p)
         add_known(&g);
         add_starts(&g);
     }
-    if (p->fleet.adopt) /* what another server found comes before all that we would guess */
+    if (p->fleet.adopt) /* a kernel that another server found comes before all guesses */
         firsts_add(&g, -1, p->fleet.speed, fleet_loop_take(p));
-    /* What won here under another driver, compiler or device is unknown, but a good guess. */
+    /* The time of a former winner under another driver, compiler or device is not known here, but
+     * the point is a good guess. */
     f = (struct record_filter){.slot = p->slot->name, .states = WON};
     store_each(s->store, &f, near_row, &g, NULL);
     free(p->search.first);

@@ -51,6 +51,7 @@ struct slot_search {
     int32_t measured, dry; /* candidates benched, and of them since the last gain */
     int64_t not_before_ns;
     struct trial promoted; /* benched, waits for live steps */
+    int64_t promoted_ns;   /* since when */
 
     /* Candidates that wait for other co-resident kernels (retrial.c). */
     struct {

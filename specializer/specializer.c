@@ -25,6 +25,7 @@
 #include "config/log.h"
 #include "specializer/agent_loop.h"
 #include "specializer/consult.h"
+#include "specializer/fleet_set.h"
 #include "specializer/opening.h"
 #include "specializer/restore.h"
 #include "specializer/retrial.h"
@@ -164,7 +165,7 @@ static struct slot_search *choose_but(struct specializer *s, const struct slot_s
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->slot_searches; i++) {
         struct slot_search *p = &s->slot_search[i];
-        if (p != but && p->locked.worth >= OBSERVE_LEAST &&
+        if (p != but && p->locked.worth >= OBSERVE_LEAST && !fleet_set_waits(s, p) &&
             (!p->fleet.elsewhere || p->fleet.adopt) && (!best || better_locked(s, p, best)) &&
             slot_choosable_locked(s, p))
             best = p;
@@ -176,17 +177,6 @@ static struct slot_search *choose_but(struct specializer *s, const struct slot_s
 static struct slot_search *choose(struct specializer *s)
 {
     return choose_but(s, NULL);
-}
-
-/* A promoted candidate whose slot may have live steps again. */
-static struct slot_search *waiting_promotion(struct specializer *s)
-{
-    if (engine_load(s->engine) == 0)
-        return NULL;
-    for (int i = 0; i < s->slot_searches; i++)
-        if (s->slot_search[i].promoted.c && clock_ns() >= s->slot_search[i].not_before_ns)
-            return &s->slot_search[i];
-    return NULL;
 }
 
 /* Without inputs of live steps no batch begins, and a sleep goes on. The slot is asked again after
@@ -214,11 +204,15 @@ static void start_batch(struct specializer *s, struct slot_search *p, const stru
 /* A batch where most can be gained: with new candidates, or for one that is to be tried again. */
 static bool search_advance(struct specializer *s)
 {
-    if (strategy_proposes(s->strategy) && opening_start(s)) {
+    if (strategy_proposes(s->strategy) && (opening_start(s) || fleet_set_start(s, false))) {
         s->asleep = false;
         return true;
     }
     struct slot_search *p = choose(s);
+    if (!p && strategy_proposes(s->strategy) && fleet_set_start(s, true)) {
+        s->asleep = false;
+        return true;
+    }
     pthread_mutex_lock(&s->lock);
     double worth = !p ? 0 : is_fresh_locked(s, p) ? HUGE_VAL : p->locked.worth;
     pthread_mutex_unlock(&s->lock);
@@ -251,12 +245,9 @@ static void fall_asleep(struct specializer *s, const char *why)
  * contrary, only live steps can judge. */
 static bool promotion_advance(struct specializer *s)
 {
-    struct slot_search *p = waiting_promotion(s);
-    if (p) {
-        s->asleep = false;
-        promotion_try(s, p);
-    }
-    return p != NULL;
+    bool tried = engine_load(s->engine) > 0 && promotions_try(s);
+    s->asleep &= !tried;
+    return tried;
 }
 
 /* True if a text's batch began. */

@@ -150,7 +150,7 @@ int swap_in_locked(struct specializer *s, struct slot_search *p, struct candidat
             p->locked.previous = NULL;
         struct candidate *old = fill_locked(s, p, c);
         if (old && old->state == LIFE_ACTIVE)
-            old->state = LIFE_RETIRED; /* as the store has it: the same transaction retired it */
+            old->state = LIFE_RETIRED; /* the same transaction retired it in the store */
         keep_as_previous_locked(s, p, old);
         p->locked.pin_missing = false;
         store_trial(s->store, c->key, false, NULL);
@@ -177,7 +177,7 @@ void swap_out_locked(struct specializer *s, struct slot_search *p, enum life to,
     struct err err;
     struct candidate *old = p->locked.active ? fill_locked(s, p, NULL) : NULL;
     if (old) {
-        p->locked.stale = true; /* look again */
+        p->locked.stale = true; /* the search of the slot begins anew */
         candidate_withdrawn(old, "%s", why);
         if (life_move(s->store, old, to, why, who, &err) != 0)
             log_error("specializer", "%s", err.msg);

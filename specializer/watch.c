@@ -36,8 +36,8 @@ void watch_stop(struct specializer *s)
     s->audited = NULL;
 }
 
-/* A live run was compared: count it, and roll back what was wrong. Not if an operator was faster:
- * what serves now is not what was compared. */
+/* Counts a compared live run, and rolls the kernel back if its output was wrong; not if an operator
+ * has swapped the slot since, because then another kernel serves. */
 static void conclude_audit(struct specializer *s, struct slot_search *p)
 {
     char buf[160];
@@ -69,7 +69,7 @@ static struct slot_search *next_to_audit(struct specializer *s)
         if (p->locked.active && s->observe.slot[p->index].share > 0)
             found = p;
     }
-    for (int i = 0; i < s->slot_searches; i++) /* whose kernel is in doubt goes first */
+    for (int i = 0; i < s->slot_searches; i++) /* a slot whose kernel is in doubt goes first */
         if (s->slot_search[i].locked.suspect > 0 && s->slot_search[i].locked.active)
             found = &s->slot_search[i];
     if (found)
@@ -107,8 +107,7 @@ static void audit_poll(struct specializer *s)
 
 /* ---- executors ------------------------------------------------------------------------------- */
 
-/* Steps have not used a broken kernel since it broke; here the store and the operator learn of it.
- */
+/* Writes into store and log that a kernel broke. Steps have not used it since it did. */
 static void broken_poll(struct specializer *s)
 {
     for (int i = 0; s->env.ops->broken && i < s->slot_searches; i++) {
@@ -173,7 +172,7 @@ static void recheck(struct specializer *s, struct slot_search *p)
     if (p->locked.active)
         copy = *p->locked.active;
     pthread_mutex_unlock(&s->lock);
-    if (!copy.kernel) /* an operator was faster */
+    if (!copy.kernel) /* an operator has swapped the slot meanwhile */
         return;
     enum stage_result r = bench_run(&s->env, &copy, p->slot->eager, p->input[0], true);
     store_trace(s->store, p->slot->name, copy.key, "rechecked", NULL,

@@ -115,8 +115,7 @@ void backend_trial_run(struct backend *b, const struct step_trial *trial, int32_
 int backend_time_reduce(struct backend *b, const struct kernel *k, int32_t m, int32_t calls,
                         int64_t *ns, struct err *e);
 
-int backend_step(struct backend *b, const struct step *s, struct slot *override_slot,
-                 const struct kernel *override, struct err *e);
+int backend_step(struct backend *b, const struct step *s, const struct overrides *o, struct err *e);
 
 struct kernel *backend_load(struct backend *b, const struct kernel_object *o, struct err *e);
 void backend_unload(struct backend *b, struct kernel *k);

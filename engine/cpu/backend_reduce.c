@@ -29,6 +29,19 @@ static int eager(struct collective *c, const struct reduce_args *a)
     return 0;
 }
 
+/* A kernel leaves the flags of slices that it does not have where they are. After 2^30 calls they
+ * would look as if they were ahead of a call (REDUCE_CAME), so all of them are set at times to what
+ * this rank, which has ended the call, would have set last. */
+static void set_idle_flags(const struct reduce_area *a)
+{
+    enum { OFTEN = 1 << 20 };
+    if (*a->calls % OFTEN != 0)
+        return;
+    for (int i = 0; i < REDUCE_SLICES; i++)
+        __atomic_store_n(a->flag[a->rank] + i * REDUCE_FLAG, REDUCE_MEETING(*a->calls, 1),
+                         __ATOMIC_SEQ_CST);
+}
+
 int backend_run_reduce(struct backend *b, const struct kernel *k, const struct reduce_args *a)
 {
     struct collective *c = b->options.collective;
@@ -38,6 +51,7 @@ int backend_run_reduce(struct backend *b, const struct kernel *k, const struct r
         return -1;
     pool_run(b->pool, k->cpu->run, a, k->cpu->scratch_bytes(a->m, pool_size(b->pool)));
     ++*a->area->calls;
+    set_idle_flags(a->area);
     return c->ops->broken(c) ? -1 : 0;
 }
 

@@ -22,8 +22,8 @@ struct kernel_choice {
 
 /* The kernels of this step; the eager one where a kernel cannot take so many tokens, or is broken.
  * Returns the spans that have a kernel of their own. */
-static uint32_t choose(struct backend *b, const struct step *s, struct slot *override_slot,
-                       const struct kernel *override, struct kernel_choice choice[REGION_NODES])
+static uint32_t choose(struct backend *b, const struct step *s, const struct overrides *o,
+                       struct kernel_choice choice[REGION_NODES])
 {
     uint32_t whole = 0;
     for (int r = 0; r < REGION_NODES; r++) {
@@ -32,9 +32,7 @@ static uint32_t choose(struct backend *b, const struct step *s, struct slot *ove
         choice[r] = (struct kernel_choice){.slot = slot};
         if (!slot)
             continue;
-        const struct kernel *k = slot_kernel(slot);
-        if (override && slot == override_slot)
-            k = override;
+        const struct kernel *k = slot_kernel_with(o, slot);
         bool eager = k->m_max < m || backend_broken(k);
         choice[r].kernel = eager ? &b->eager[r] : k;
         if (region_info((enum region)r)->parts && choice[r].kernel != &b->eager[r])
@@ -271,15 +269,14 @@ static int walk(struct backend *b, const struct step *s, struct kernel_choice ch
 
 /* A kernel that breaks leaves its slot at once, and the step is walked again from its first region:
  * what the kernel computed before is not believed any more. Steps overwrite all that they wrote. */
-int backend_step(struct backend *b, const struct step *s, struct slot *override_slot,
-                 const struct kernel *override, struct err *e)
+int backend_step(struct backend *b, const struct step *s, const struct overrides *o, struct err *e)
 {
     struct kernel_choice choice[REGION_NODES];
     const struct kernel_choice *broke;
     if (check_step(b, s, e))
         return -1;
     do {
-        uint32_t whole = choose(b, s, override_slot, override, choice);
+        uint32_t whole = choose(b, s, o, choice);
         if (walk(b, s, choice, whole, &broke, e) && !broke)
             return STEP_LOST;
         if (broke && b->options.collective) { /* the other ranks are behind some of the sums */

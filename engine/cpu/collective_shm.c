@@ -47,7 +47,7 @@ enum {
 
 static const uint64_t MAGIC = 0x32646c726f777477; /* layout 2 */
 
-/* One rank's line, written by it alone. */
+/* The cache lines of one rank, which no other rank writes. */
 struct line {
     _Atomic uint32_t arrived; /* meetings it has come to */
     _Atomic uint32_t sleepers;
@@ -59,7 +59,7 @@ _Static_assert(sizeof(struct line) == 128, "lines of two ranks share no cache li
 struct area {
     uint64_t magic;
     int32_t world;
-    _Atomic uint32_t over; /* somebody ended the world */
+    _Atomic uint32_t over; /* a rank ended the world */
     char pad[128 - 16];
     struct line line[SHARD_WORLD_MAX];
     float place[]; /* [world][2][PLACE]; behind them the areas of reduce */
@@ -342,7 +342,8 @@ static struct area *map(int fd, int32_t world)
     return at == MAP_FAILED ? NULL : at;
 }
 
-/* Memory is taken now: a page that is not there when it is written to would be a bus error. */
+/* Allocates the memory now: a write to a page for which there is no memory left would raise SIGBUS.
+ */
 int collective_shm_create(const char *name, int32_t world, struct err *e)
 {
     int fd = shm_open(name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);

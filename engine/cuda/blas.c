@@ -198,7 +198,7 @@ int blas_check(struct backend *b, const struct product *p, const cublasLtMatmulA
 
 struct product blas_product(const struct backend *b, enum region r, int32_t m)
 {
-    struct matrix w = matrix_of(b, r, 0);
+    struct matrix w = matrix_of(b, r, 0, m);
     struct product p = {.w = w.data, .m = m, .n = w.rows, .k = w.cols};
     p.d16 = m > NARROW && (r == REGION_ATTN_IN || r == REGION_MLP_IN);
     switch (r) {
@@ -229,7 +229,7 @@ static int warm(struct backend *b, int32_t m, bool head, struct err *e)
         unsigned seen = 0; /* formats: layers may differ */
         for (int32_t l = 0; l < region_runs(all[i], b->model->shape.layers); l++) {
             struct product p = blas_product(b, all[i], m);
-            struct matrix at = matrix_of(b, all[i], l);
+            struct matrix at = matrix_of(b, all[i], l, m);
             p.w = at.data;
             if (seen >> at.type & 1)
                 continue;

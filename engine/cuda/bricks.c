@@ -30,7 +30,7 @@ static void fifth_bits(const uint8_t *high, uint8_t code[QK])
         code[i] |= (uint8_t)((high[i / 8] >> i % 8 & 1) << 4);
 }
 
-/* One block of 32: its codes, and its one or two halves, or its float. */
+/* One block of 32 values: its codes, and its scales: one or two halves, or a float. */
 static void take_block(enum dtype t, const uint8_t *b, uint8_t code[QK], uint8_t scale[4])
 {
     memcpy(scale, b, t == DTYPE_Q4_1 || t == DTYPE_Q5_1 || t == DTYPE_F8 ? 4 : 2);

@@ -4,13 +4,15 @@
  * Up to EAGER_BRICKS_MOST tokens are multiplied by kernels of ours, which read each weight once, as
  * it is. More tokens are worth the library's kernels: the matrix, or a slab of its rows, is
  * expanded to bf16 first, into memory that all matrices share; a walk is one stream, so a slab is
- * multiplied before the next one takes its place.
+ * multiplied before the next one takes its place. Where memory has room for all matrices as bf16
+ * (engine/device_weights.h) they are expanded once, when the backend opens.
  */
 #include "config/err.h"
 #include "engine/cuda/bricks.h"
 #include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/device_model.h"
+#include "engine/cuda/loaded.h"
 #include "engine/cuda/products.h"
 #include "engine/cuda/walk.h"
 #include "kernels/bricks.h"
@@ -49,6 +51,30 @@ static int multiply(struct walk *w, const struct product *p, enum dtype t, struc
     return launch(w, primitive_of(t, p->m > 8), grid, EAGER_BRICKS, 0, &a, e);
 }
 
+/* Rows of a matrix as bf16. */
+static int expand(struct walk *w, enum dtype t, const void *bricks, void *to, int32_t rows,
+                  int32_t cols, struct err *e)
+{
+    struct eager_expand_args a = {bricks, to, rows, cols};
+    dim3 grid = {(unsigned)(w->b->device.multiProcessorCount * EXPAND_BLOCKS), 1, 1};
+    return launch(w, primitive_of(t, 2), grid, 256, 0, &a, e);
+}
+
+int bricks_copies(struct backend *b, struct err *e)
+{
+    struct walk w = {.b = b, .stream = b->stream};
+    for (int r = 0; r < REGION_COUNT; r++)
+        for (int32_t l = 0; l < region_runs((enum region)r, b->model->shape.layers); l++) {
+            struct matrix own = matrix_of(b, (enum region)r, l, 1);
+            struct matrix copy = matrix_of(b, (enum region)r, l, OWN_MOST + 1);
+            if (own.type != copy.type &&
+                expand(&w, own.type, own.data, (void *)copy.data, own.rows, own.cols, e))
+                return -1;
+        }
+    CU(cudaStreamSynchronize(b->stream));
+    return 0;
+}
+
 int bricks_run(struct walk *w, const struct product *p, enum dtype t, struct err *e)
 {
     struct backend *b = w->b;
@@ -63,10 +89,7 @@ int bricks_run(struct walk *w, const struct product *p, enum dtype t, struct err
         part.w = b->expanded;
         part.d = (char *)p->d + (int64_t)at * (p->d16 ? 2 : 4);
         part.c = p->c ? p->c + at : NULL;
-        struct eager_expand_args a = {(const char *)p->w + at / BRICK_ROWS * row, b->expanded,
-                                      part.n, p->k};
-        dim3 grid = {(unsigned)(b->device.multiProcessorCount * EXPAND_BLOCKS), 1, 1};
-        if (launch(w, primitive_of(t, 2), grid, 256, 0, &a, e))
+        if (expand(w, t, (const char *)p->w + at / BRICK_ROWS * row, b->expanded, part.n, p->k, e))
             return -1;
         w->launches[w->region]++;
         if (blas_run(b, w->stream, &part, NULL, e))

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* collective_cuda.h - collectives of device memory, on a stream: by NCCL, or through host memory.
+/* collective_cuda.h - collectives of device memory, on a stream: by NCCL, from GPU to GPU, or
+ * through host memory.
  *
- * Both can be captured into graphs. prepare() comes before the first call and before any capture.
+ * All can be captured into graphs. prepare() comes before the first call and before any capture.
  */
 #ifndef WHET_ENGINE_CUDA_COLLECTIVE_CUDA_H
 #define WHET_ENGINE_CUDA_COLLECTIVE_CUDA_H
@@ -14,6 +15,11 @@ enum { NCCL_ID = 128 };
 int collective_nccl_id(char id[NCCL_ID], struct err *e);
 struct collective *collective_nccl_open(const char id[NCCL_ID], int32_t rank, int32_t world,
                                         struct err *e);
+
+/* Of ranks on one host whose GPUs can write each other's memory: small sums by a kernel of ours,
+ * the rest by `nccl`, which it closes. Whether they can is found in prepare(), on all ranks alike.
+ * Returns `nccl` itself where the world has too many ranks for that, or one. */
+struct collective *collective_peer_open(struct collective *nccl);
 
 /* The same through `shm`, a collective of the host, which it closes: for ranks that share a device,
  * which NCCL refuses, and where NCCL is not. */

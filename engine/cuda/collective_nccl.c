@@ -90,7 +90,7 @@ static int load(struct err *e)
 struct nccl_rank {
     struct collective base;
     nccl_comm comm;
-    pthread_mutex_t lock; /* calls on comm, but for abort */
+    pthread_mutex_t lock; /* held during every call on `comm` except the abort */
     pthread_mutex_t why_lock;
     char why[256];
     _Atomic bool broken, aborted;
@@ -106,7 +106,8 @@ static void say(struct nccl_rank *k, const char *why)
     pthread_mutex_unlock(&k->why_lock);
 }
 
-/* NCCL's own words end what it runs on the device, so a step that waits comes back. */
+/* ncclCommAbort() ends the kernels of NCCL that run on the device, so a step that waits for them
+ * returns. */
 static void nccl_abort(struct collective *c, const char *why)
 {
     struct nccl_rank *k = (struct nccl_rank *)c;
@@ -122,7 +123,7 @@ static const char *nccl_broken(struct collective *c)
     if (atomic_load(&k->broken))
         return k->why;
     if (pthread_mutex_trylock(&k->lock) != 0)
-        return NULL; /* it is being used; the next look will tell */
+        return NULL; /* another call holds it; the next poll will read the state */
     if (!atomic_load(&k->aborted))
         nccl.comm_get_async_error(k->comm, &code);
     pthread_mutex_unlock(&k->lock);
@@ -197,7 +198,7 @@ static int nccl_barrier(struct collective *c, struct err *e)
     return err_set(e, "NCCL has no barrier of host threads");
 }
 
-/* Every rank at its own time, when its stream has nothing more to do. */
+/* Called by each rank at its own time, when its stream is empty. */
 static void nccl_close(struct collective *c)
 {
     struct nccl_rank *k = (struct nccl_rank *)c;

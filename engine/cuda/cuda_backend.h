@@ -12,7 +12,7 @@
  *   walk.c     a whole step on a stream; graph.c the same captured, one graph for a bucket
  *   transfer.c a step's block in, its tokens out
  *   step.c     what the engine calls
- *   ranks.c    one of several ranks; collective_nccl.c, collective_host.c how they sum
+ *   ranks.c    one of several ranks; collective_nccl.c, _peer.c, _host.c how they sum
  *   sample.c   parameters to the device's sampler, tokens back
  *   hook.c, hook_capture.c, inputs.c, bench_job.c  hooks, captured inputs, benches
  *   model_check.c the whole model with a candidate

@@ -116,15 +116,16 @@ static const struct cuda_image *pick(const char *file, int arch)
     return best;
 }
 
-int device_image(struct backend *b, const char *file, cudaLibrary_t *library, struct err *e)
+int device_image(const struct cudaDeviceProp *d, const char *file, cudaLibrary_t *library,
+                 struct err *e)
 {
-    const struct cuda_image *image = pick(file, b->device.major * 10 + b->device.minor);
+    const struct cuda_image *image = pick(file, d->major * 10 + d->minor);
     if (!image)
-        return err_set(e, "cuda: no image of %s for compute capability %d.%d", file,
-                       b->device.major, b->device.minor);
+        return err_set(e, "cuda: no image of %s for compute capability %d.%d", file, d->major,
+                       d->minor);
     if (image->ptx)
-        log_info("cuda", "%s: compiled by the driver for compute capability %d.%d", file,
-                 b->device.major, b->device.minor);
+        log_info("cuda", "%s: compiled by the driver for compute capability %d.%d", file, d->major,
+                 d->minor);
     CU(cudaLibraryLoadData(library, cuda_image_data + image->at, NULL, NULL, 0, NULL, NULL, 0));
     return 0;
 }
@@ -148,7 +149,7 @@ int device_kernels(struct backend *b, struct err *e)
             file = entries[i].file;
             if (b->libraries == EAGER_FILES)
                 return err_set(e, "cuda: more than %d files of eager kernels", EAGER_FILES);
-            if (device_image(b, file, &b->library[b->libraries], e))
+            if (device_image(&b->device, file, &b->library[b->libraries], e))
                 return -1;
             b->libraries++;
         }
@@ -392,8 +393,8 @@ static struct backend *cuda_open(const struct model *m, const struct backend_opt
     pthread_mutex_init(&b->load_lock, NULL);
     name_eager(b);
     if (device_takes(&m->shape, e) || device_open(b, e) || device_kernels(b, e) ||
-        memory_open(b, e) || weights_upload(b, e) || blas_open(b, e) || measure(b, e) ||
-        ranks_prepare(b, e) || hook_open(b, e) || graph_open(b, e)) {
+        memory_open(b, e) || weights_upload(b, e) || bricks_copies(b, e) || blas_open(b, e) ||
+        measure(b, e) || ranks_prepare(b, e) || hook_open(b, e) || graph_open(b, e)) {
         cuda_close(b);
         return NULL;
     }

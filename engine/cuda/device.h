@@ -62,6 +62,7 @@ int device_open(struct backend *b, struct err *e);
 int device_takes(const struct model_shape *s, struct err *e);
 int device_kernels(struct backend *b, struct err *e);
 /* The image of a source file that suits the device best. */
-int device_image(struct backend *b, const char *file, cudaLibrary_t *library, struct err *e);
+int device_image(const struct cudaDeviceProp *d, const char *file, cudaLibrary_t *library,
+                 struct err *e);
 
 #endif

@@ -14,6 +14,8 @@
 struct device_weight {
     void *data;
     enum dtype type;
+    void *copy; /* and as rows of bf16 beside its bricks (device_copied() in engine/plan.h), or NULL
+                 */
 };
 
 struct device_layer {
@@ -30,7 +32,7 @@ struct device_model {
 };
 
 int64_t weights_bytes(const struct model *m);
-/* Of the largest matrix that is kept in its own format, as bf16; 0: there is none. */
+/* Of the largest matrix that is kept in its own format alone, as bf16; 0: there is none. */
 int64_t weights_expanded(const struct model *m);
 int weights_upload(struct backend *b, struct err *e);
 /* The same in two halves: places and vectors, which are small copies; then the matrices. */

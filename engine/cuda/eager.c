@@ -7,10 +7,11 @@
  *   mlp_in    norm, product, silu                     head     norm of rows, product, best
  *
  * Products take bf16, and so does their library: a matrix that is kept in another format is
- * multiplied by kernels of ours where tokens are few, and else expanded first (bricks_run.c). In
- * narrow steps a region's outside interface is float, because any kernel may sit on either side of
- * it; the eager kernels write a bf16 copy beside it, and only when the copy is missing (another
- * kernel filled the slot before) is it made here. In wide steps the bf16 copy is all there is.
+ * multiplied by kernels of ours where tokens are few, and else expanded first (bricks_run.c),
+ * unless there is bf16 beside it. In narrow steps a region's outside interface is float, because
+ * any kernel may sit on either side of it; the eager kernels write a bf16 copy beside it, and only
+ * when the copy is missing (another kernel filled the slot before) is it made here. In wide steps
+ * the bf16 copy is all there is.
  */
 #include <math.h>
 
@@ -21,6 +22,7 @@
 #include "engine/cuda/loaded.h"
 #include "engine/cuda/memory.h"
 #include "engine/cuda/products.h"
+#include "engine/cuda/ranks.h"
 #include "engine/cuda/walk.h"
 
 int32_t decode_group(const struct backend *b)
@@ -79,7 +81,7 @@ static int norm(struct walk *w, const float *x, const float *gain, const int32_t
 static int product(struct walk *w, enum region r, int32_t layer, const void *x16, const float *c,
                    void *d, bool d16, int32_t m, struct err *e)
 {
-    struct matrix at = matrix_of(w->b, r, layer);
+    struct matrix at = matrix_of(w->b, r, layer, m);
     struct product p = {x16, at.data, c, d, d16, m, at.rows, at.cols, 0};
     if (at.type != DTYPE_BF16)
         return bricks_run(w, &p, at.type, e);
@@ -239,12 +241,6 @@ int eager_attn_beside(struct walk *w, const struct kernel *k, int32_t layer, str
     return launch(w, PRIM_ROUND, grid2((q + 1023) / 1024, walk_padded(w->lead)), 256, 0, &a, e);
 }
 
-/* What an out region adds. */
-static const float *residual(const struct walk *w)
-{
-    return w->b->zeros ? w->b->zeros : w->x;
-}
-
 static int attn_out(struct walk *w, int32_t layer, struct err *e)
 {
     struct backend *b = w->b;
@@ -252,7 +248,7 @@ static int attn_out(struct walk *w, int32_t layer, struct err *e)
     int32_t k = s->heads * s->head_dim;
     if (need16(w, REGION_ATTN, w->a, b->a16, k, e))
         return -1;
-    return product(w, REGION_ATTN_OUT, layer, b->a16, residual(w), w->y, false, w->m, e);
+    return product(w, REGION_ATTN_OUT, layer, b->a16, ranks_residual(w), w->y, false, w->m, e);
 }
 
 static int mlp_in(struct walk *w, int32_t layer, struct err *e)
@@ -276,29 +272,30 @@ static int mlp_out(struct walk *w, int32_t layer, struct err *e)
     const struct model_shape *s = &b->model->shape;
     if (need16(w, REGION_MLP_IN, w->h, b->h16, s->ffn, e))
         return -1;
-    return product(w, REGION_MLP_OUT, layer, b->h16, residual(w), w->y, false, w->m, e);
+    return product(w, REGION_MLP_OUT, layer, b->h16, ranks_residual(w), w->y, false, w->m, e);
 }
 
-int eager_best(struct walk *w, struct err *e)
+int eager_best(struct walk *w, const float *logits, int32_t vocab, struct err *e)
 {
     struct backend *b = w->b;
     struct eager_best_args a = {.count = &w->block->counts->rows,
-                                .logits = w->logits,
+                                .logits = logits,
                                 .best = w->best,
                                 .part = b->best_part,
                                 .counter = b->counter,
-                                .vocab = b->model->shape.vocab};
+                                .vocab = vocab};
     return launch(w, PRIM_BEST, grid2(BEST_PARTS, w->rows), 256, 0, &a, e);
 }
 
 static int head(struct walk *w, struct err *e)
 {
     struct backend *b = w->b;
-    float *to = b->own_logits ? b->own_logits : w->logits;
     if (norm(w, w->x, b->on.final_norm, w->block->row, w->rows, e) ||
-        product(w, REGION_HEAD, 0, b->n16, NULL, to, false, w->rows, e))
+        product(w, REGION_HEAD, 0, b->n16, NULL, w->logits, false, w->rows, e))
         return -1;
-    return b->own_logits ? 0 : eager_best(w, e); /* else when all ranks' are there */
+    if (b->own_logits && w->logits == b->own_logits) /* of a step: when all ranks' are there */
+        return 0;
+    return eager_best(w, w->logits, b->model->head.rows, e);
 }
 
 int eager_region(struct walk *w, enum region r, int32_t layer, struct err *e)

@@ -50,7 +50,7 @@ enum {
 };
 _Static_assert(DECODE_WIDTHS == DECODE_MOST / NARROW - 1, "each width has a row of cells");
 
-/* Launched with the same grids. */
+/* Whether steps of the two choices launch with the same grids. */
 static bool alike(const struct kernel_choice *a, const struct kernel_choice *b)
 {
     return a->m == b->m && a->rows == b->rows && a->context == b->context && a->tiles == b->tiles &&
@@ -190,7 +190,7 @@ static int make(struct backend *b, const struct kernel_choice *c, struct err *e)
     pthread_mutex_lock(&b->builder.lock);
     struct variant *v = place(cell);
     cudaGraphExec_t exec = v->exec;
-    bool update = exec && updatable(&v->choice, c); /* its kernels are there as long as it is */
+    bool update = exec && updatable(&v->choice, c); /* the executable keeps its kernels loaded */
     if (exec)
         b->builder.leaving = v->choice; /* and until it is another's */
     v->exec = NULL;
@@ -291,7 +291,7 @@ struct variant *graph_get(struct backend *b, const struct kernel_choice *c)
     if (!v) {
         ask(b, cell, c);
         v = newest(cell, false);
-        if (v && outdated(v, c))
+        if (v && (b->options.collective || outdated(v, c))) /* ranks run all the same kernels */
             v = NULL;
     } else if (!c->trial) {
         v->choice.trial = false; /* the canary's kernel is in its slot now */
@@ -339,7 +339,7 @@ bool graph_there(struct backend *b, const struct kernel_choice *c)
     return there;
 }
 
-/* Whether the builder has it in hand or will have. Under the lock. */
+/* Whether the builder works on this variant or has it queued. Under the lock. */
 static bool builder_uses(const struct builder *g, const struct kernel *k)
 {
     int r = k->region;

@@ -132,7 +132,7 @@ int spare_redirect(struct walk *w, enum region r, struct err *e)
     else if (r == REGION_MLP_IN)
         width = (size_t)s->ffn;
     else if (r == REGION_HEAD)
-        width = (size_t)s->vocab;
+        width = (size_t)w->b->model->head.rows;
     CU(cudaMemsetAsync(l->y, 0xff, (size_t)w->m * width * 4, w->stream));
     if (r == REGION_ATTN_IN) {
         CU(cudaMemsetAsync(l->own_k, 0xff, own, w->stream));
@@ -180,7 +180,7 @@ static int compare(const struct walk *w, enum region r, int32_t layer, struct wa
         [REGION_MLP_IN] = w->h,  [REGION_MLP_OUT] = w->y, [REGION_HEAD] = w->logits};
     const int32_t cols[] = {[REGION_ATTN_IN] = q,          [REGION_ATTN] = q,
                             [REGION_ATTN_OUT] = s->hidden, [REGION_MLP_IN] = s->ffn,
-                            [REGION_MLP_OUT] = s->hidden,  [REGION_HEAD] = s->vocab};
+                            [REGION_MLP_OUT] = s->hidden,  [REGION_HEAD] = b->model->head.rows};
     dim3 grid = {(unsigned)region_m(r, w->m, w->rows), 1, 1};
     a.a = b->spare.y;
     a.b = served[r];
@@ -209,7 +209,7 @@ static int compare_products(struct walk *w, const struct kernel *k, enum region 
                                    .cols = p.n,
                                    .head_dim = p.n,
                                    .out = b->spare.result};
-    struct matrix m = matrix_of(b, r, layer);
+    struct matrix m = matrix_of(b, r, layer, w->m);
     if (m.type != DTYPE_BF16)
         return err_set(e, "cuda: a library's algorithm beside weights that it cannot read");
     p.w = m.data;

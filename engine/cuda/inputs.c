@@ -229,7 +229,7 @@ int inputs_run(struct backend *b, const struct kernel *k, const struct capture *
     const int32_t q = s->heads * s->head_dim;
     const int32_t cols[] = {[REGION_ATTN_IN] = q,          [REGION_ATTN] = q,
                             [REGION_ATTN_OUT] = s->hidden, [REGION_MLP_IN] = s->ffn,
-                            [REGION_MLP_OUT] = s->hidden,  [REGION_HEAD] = s->vocab};
+                            [REGION_MLP_OUT] = s->hidden,  [REGION_HEAD] = b->model->head.rows};
     out[0] = out[1] = out[2] = NULL;
     if (c->region == REGION_EMBED || c->m < 1 || c->m > rows_seen(c->region))
         return err_set(e, "cuda: a run of %s with %d tokens", region_name(c->region), c->m);

@@ -26,6 +26,7 @@
 #include "engine/cuda/memory.h"
 #include "engine/cuda/ops.h"
 #include "engine/cuda/products.h"
+#include "engine/cuda/ranks.h"
 #include "engine/cuda/walk.h"
 #include "engine/cuda/wide.h"
 
@@ -263,7 +264,7 @@ static struct ahead ahead_of(const struct walk *w, enum region r, int32_t layer)
     const struct plan_node *n = plan_ahead(b->plan, r, layer);
     if (!n)
         return (struct ahead){NULL, 0};
-    struct matrix m = matrix_of(b, n->region, n->layer);
+    struct matrix m = matrix_of(b, n->region, n->layer, walk_width(w, n->region));
     const struct kernel *k = w->choice->kernel[n->region];
     const struct loaded *l = k ? k->backend : NULL;
     if (l && l->pack)
@@ -280,7 +281,7 @@ static void fill_attn_in(const struct walk *w, int32_t layer, struct cuda_attn_i
     *a = (struct cuda_attn_in_args){.counts = w->block->counts,
                                     .x = w->x,
                                     .norm = l->attn_norm,
-                                    .w = l->wqkv.data,
+                                    .w = matrix_of(b, REGION_ATTN_IN, layer, w->m).data,
                                     .bias = l->bias,
                                     .q_norm = l->q_norm,
                                     .k_norm = l->k_norm,
@@ -329,7 +330,7 @@ static void fill_args(const struct walk *w, enum region r, int32_t layer, const 
 {
     const struct backend *b = w->b;
     const struct model_shape *s = &b->model->shape;
-    struct matrix m = matrix_of(b, r, layer);
+    struct matrix m = matrix_of(b, r, layer, walk_width(w, r));
     struct cuda_work work = {b->work, b->counter};
     struct ahead ahead = ahead_of(w, r, layer);
     switch (r) {
@@ -344,7 +345,7 @@ static void fill_args(const struct walk *w, enum region r, int32_t layer, const 
     case REGION_MLP_OUT:
         a->out = (struct cuda_out_args){.counts = w->block->counts,
                                         .in = r == REGION_ATTN_OUT ? w->a : w->h,
-                                        .x = w->x,
+                                        .x = ranks_residual(w),
                                         .w = m.data,
                                         .packed = packed,
                                         .y = w->y,
@@ -379,7 +380,7 @@ static void fill_args(const struct walk *w, enum region r, int32_t layer, const 
                                           .best = w->best,
                                           .work = work,
                                           .hidden = s->hidden,
-                                          .vocab = s->vocab,
+                                          .vocab = m.rows,
                                           .eps = s->eps};
         break;
     }

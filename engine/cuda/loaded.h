@@ -54,8 +54,9 @@ struct matrix {
     enum dtype type;
     int64_t bytes;
 };
-/* The matrix that region r reads in a layer; nothing for embed and attn. Any thread. */
-struct matrix matrix_of(const struct backend *b, enum region r, int32_t layer);
+/* The matrix that region r reads in a layer, in steps of so many tokens (the head: rows of logits);
+ * nothing for embed and attn. Any thread. */
+struct matrix matrix_of(const struct backend *b, enum region r, int32_t layer, int32_t tokens);
 
 /* pack.c. Under load_lock. Sets l->pack: the copy of its layout, made if it is not there. */
 int pack_open(struct backend *b, struct loaded *l, enum region r, struct err *e);

@@ -78,7 +78,7 @@ static void describe(const cublasLtMatmulAlgo_t *a, size_t workspace, char *out,
              config_of(a, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2), workspace);
 }
 
-/* Blocks that add to one place as they come give other bits each time. */
+/* Blocks that add to one sum in the order in which they end give other bits in every run. */
 static bool ordered(const cublasLtMatmulAlgo_t *a)
 {
     return config_of(a, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4) !=
@@ -189,7 +189,7 @@ static int check_widths(struct backend *b, struct lt *l, const struct lt_record 
                         struct err *e)
 {
     int32_t most = walk_padded(record->m), own = most;
-    int32_t room = walk_padded(b->options.max_tokens); /* no step is wider */
+    int32_t room = walk_padded(b->options.max_tokens); /* there are no wider steps */
     if (own > room)
         own = room;
     for (int32_t m = 1; m <= own; m = width_after(m)) {

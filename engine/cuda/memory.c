@@ -240,13 +240,17 @@ static int64_t probe_room(const struct model_shape *s)
 }
 
 /* specializer.pack_mib, or twice as much as the weights (decodes and wide steps may each want an
- * order of their own) where that is at most a quarter of the rest. */
+ * order of their own; of two forms, bf16 alone is repacked) where that is at most a quarter of the
+ * rest. */
 static int64_t pack_bytes(const struct model *m, int64_t asked, int64_t room)
 {
-    int64_t weights = weights_bytes(m), quarter = (room - weights) / 4;
+    struct model packed = *m;
+    int64_t quarter = (room - weights_bytes(m)) / 4;
     if (asked >= 0)
         return asked;
-    int64_t wanted = 2 * weights + (64LL << 20), bytes = wanted < quarter ? wanted : quarter;
+    packed.own_formats = m->own_formats && !m->bf16_copies;
+    int64_t wanted = 2 * weights_bytes(&packed) + (64LL << 20);
+    int64_t bytes = wanted < quarter ? wanted : quarter;
     return bytes > 0 ? bytes : 0;
 }
 

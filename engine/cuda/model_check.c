@@ -24,6 +24,7 @@
 #include "engine/cuda/hook.h"
 #include "engine/cuda/memory.h"
 #include "engine/cuda/ops.h"
+#include "engine/cuda/ranks.h"
 #include "engine/cuda/walk.h"
 
 static int64_t layer_bytes(const struct backend *b, int32_t m)
@@ -112,6 +113,8 @@ static int run(void *ctx, const struct plan_node *n, struct err *e)
 {
     struct walk *w = ctx;
     struct backend *b = w->b;
+    if ((int)n->region >= REGION_LOCAL)
+        return ranks_alone(w, n, e);
     int64_t bytes = layer_bytes(b, w->m);
     w->k_pages = w->wide ? b->spare.own_k : (char *)b->spare.k + n->layer * bytes;
     w->v_pages = w->wide ? b->spare.own_v : (char *)b->spare.v + n->layer * bytes;
@@ -129,16 +132,18 @@ static int walk_model(struct walk *w, struct err *e)
 /* The compared rows' logits to the host; eager's best tokens are the next step's. */
 static int fetch(struct backend *b, struct model_check *r, int32_t at, bool eager, struct err *e)
 {
-    size_t vocab = (size_t)b->model->shape.vocab;
+    size_t vocab = (size_t)b->model->shape.vocab, own = (size_t)b->model->head.rows;
     float *to = (eager ? r->eager : r->own) + (size_t)(at * r->rows) * vocab;
     for (int32_t i = 0; i < r->rows; i++)
-        CU(cudaMemcpyAsync(to + (size_t)i * vocab, b->spare.y + (size_t)((at + i) % r->m) * vocab,
-                           vocab * sizeof *to, cudaMemcpyDeviceToHost, b->stream));
+        CU(cudaMemcpyAsync(to + (size_t)i * vocab, b->spare.y + (size_t)((at + i) % r->m) * own,
+                           own * sizeof *to, cudaMemcpyDeviceToHost, b->stream));
     int32_t drawn = r->prompt ? r->rows : r->m, *next = r->token + (size_t)(at + 1) * (size_t)r->m;
     if (eager)
         CU(cudaMemcpyAsync(next, b->spare.best, (size_t)drawn * sizeof *next,
                            cudaMemcpyDeviceToHost, b->stream));
     CU(cudaStreamSynchronize(b->stream));
+    for (int32_t i = 0; i < r->rows; i++) /* of several ranks: the others' columns */
+        memset(to + (size_t)i * vocab + own, 0, (vocab - own) * sizeof *to);
     for (int32_t i = 0; eager && i < drawn; i++)
         if (next[i] < 0)
             return err_set(e,

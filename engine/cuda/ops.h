@@ -14,11 +14,10 @@ struct kernel *cuda_load(struct backend *b, const struct kernel_object *o, struc
 void cuda_unload(struct backend *b, struct kernel *k);
 
 /* step.c */
-bool cuda_ready(struct backend *b, const struct step *s, struct slot *slot, const struct kernel *k);
-int cuda_step(struct backend *b, const struct step *s, struct slot *override_slot,
-              const struct kernel *override, struct err *e);
-int cuda_step_start(struct backend *b, const struct step *s, struct slot *override_slot,
-                    const struct kernel *override, struct err *e);
+bool cuda_ready(struct backend *b, const struct step *s, const struct overrides *o);
+int cuda_step(struct backend *b, const struct step *s, const struct overrides *o, struct err *e);
+int cuda_step_start(struct backend *b, const struct step *s, const struct overrides *o,
+                    struct err *e);
 int cuda_step_wait(struct backend *b, const struct step *s, struct err *e);
 
 /* hook.c */

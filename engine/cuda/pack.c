@@ -22,28 +22,30 @@
 
 enum { PACK_BLOCKS = 24 };
 
-static struct matrix matrix(struct device_weight w, int32_t rows, int32_t cols)
+static struct matrix matrix(struct device_weight w, int32_t tokens, int32_t rows, int32_t cols)
 {
     int64_t kept = bricks_bytes(w.type, rows, cols);
+    if (w.copy && tokens > OWN_MOST)
+        return (struct matrix){w.copy, rows, cols, DTYPE_BF16, 2LL * rows * cols};
     return (struct matrix){w.data, rows, cols, w.type, kept ? kept : 2LL * rows * cols};
 }
 
-struct matrix matrix_of(const struct backend *b, enum region r, int32_t layer)
+struct matrix matrix_of(const struct backend *b, enum region r, int32_t layer, int32_t tokens)
 {
     const struct model_shape *s = &b->model->shape;
     const struct device_layer *l = &b->on.layer[layer];
     int32_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
     switch (r) {
     case REGION_ATTN_IN:
-        return matrix(l->wqkv, q + 2 * kv, s->hidden);
+        return matrix(l->wqkv, tokens, q + 2 * kv, s->hidden);
     case REGION_ATTN_OUT:
-        return matrix(l->wo, s->hidden, q);
+        return matrix(l->wo, tokens, s->hidden, q);
     case REGION_MLP_IN:
-        return matrix(l->wgu, 2 * s->ffn, s->hidden);
+        return matrix(l->wgu, tokens, 2 * s->ffn, s->hidden);
     case REGION_MLP_OUT:
-        return matrix(l->wdown, s->hidden, s->ffn);
+        return matrix(l->wdown, tokens, s->hidden, s->ffn);
     case REGION_HEAD:
-        return matrix(b->on.head, b->model->head.rows, s->hidden);
+        return matrix(b->on.head, tokens, b->model->head.rows, s->hidden);
     default:
         return (struct matrix){.type = DTYPE_BF16};
     }
@@ -54,7 +56,8 @@ static int32_t layers_of(const struct backend *b, enum region r)
     return region_runs(r, b->model->shape.layers);
 }
 
-/* First place in the arena where `bytes` fit between the packs that are there; -1: nowhere. */
+/* Offset of the first gap between the packs of the arena that has room for `bytes`; -1: none has.
+ */
 static int64_t find_room(const struct backend *b, int64_t bytes)
 {
     int64_t at = 0;
@@ -76,7 +79,7 @@ static int run_pack(struct backend *b, const struct loaded *l, const struct pack
     CU(cudaLibraryGetKernel(&entry, l->library, "whet_pack"));
     cudaError_t code = cudaSuccess;
     for (int32_t i = 0; i < layers_of(b, p->region) && !code; i++) {
-        struct matrix m = matrix_of(b, p->region, i);
+        struct matrix m = matrix_of(b, p->region, i, l->info.m_max);
         struct cuda_pack_args a = {m.data, b->packs.base + p->at + i * p->each, m.rows, m.cols};
         void *parameter[] = {&a};
         code = cudaLaunchKernel((const void *)entry, (dim3){PACK_BLOCKS, 1, 1}, (dim3){256, 1, 1},

@@ -113,8 +113,8 @@ static int open_tools(struct device_session *s, struct err *e)
         {TOOL_PRODUCT, 1, "oracle_product"}, {TOOL_HEADS, 1, "oracle_heads"},
         {TOOL_FINISH, 1, "oracle_finish"},   {TOOL_ATTN, 1, "oracle_attn"},
     };
-    if (device_image(&s->base, "probe.cu", &s->library[0], e) ||
-        device_image(&s->base, "oracle.cu", &s->library[1], e))
+    if (device_image(&s->base.device, "probe.cu", &s->library[0], e) ||
+        device_image(&s->base.device, "oracle.cu", &s->library[1], e))
         return -1;
     for (int i = 0; i < TOOLS; i++) {
         struct cudaFuncAttributes a; /* asking brings the code onto the device */
@@ -198,7 +198,7 @@ static int32_t room_for_pages(const struct device_probe *p)
 static int open_parameters(struct device_probe *p, struct err *e)
 {
     const struct model_shape *s = &p->b->model->shape;
-    struct matrix m = matrix_of(p->b, p->o.region, 0);
+    struct matrix m = matrix_of(p->b, p->o.region, 0, p->o.m);
     int64_t vectors = s->hidden + 2L * s->head_dim + (s->heads + 2L * s->kv_heads) * s->head_dim;
     p->real_head.wqkv = p->b->on.head;
     p->real_head.attn_norm = p->b->on.final_norm;
@@ -220,9 +220,9 @@ static int open_memory(struct device_probe *p, struct err *e)
     int32_t rows = all < rows_seen(r) ? all : rows_seen(r);
     const int32_t cols[] = {[REGION_ATTN_IN] = q,          [REGION_ATTN] = q,
                             [REGION_ATTN_OUT] = s->hidden, [REGION_MLP_IN] = s->ffn,
-                            [REGION_MLP_OUT] = s->hidden,  [REGION_HEAD] = s->vocab};
+                            [REGION_MLP_OUT] = s->hidden,  [REGION_HEAD] = p->b->model->head.rows};
     int32_t in = r == REGION_MLP_OUT ? s->ffn : r == REGION_ATTN || r == REGION_ATTN_OUT ? q : 0;
-    struct matrix m = matrix_of(p->b, r, 0);
+    struct matrix m = matrix_of(p->b, r, 0, p->o.m);
     int64_t most = m.rows > cols[r] ? m.rows : cols[r], widest = m.cols > q ? m.cols : q;
     p->y_cols = cols[r];
     p->room = all < NARROW ? NARROW : all;

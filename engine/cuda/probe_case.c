@@ -174,7 +174,7 @@ static bool region_has_matrix(enum region r)
 
 struct matrix case_matrix(const struct device_probe *p)
 {
-    return matrix_of(p->b, p->o.region, p->layer);
+    return matrix_of(p->b, p->o.region, p->layer, p->o.m);
 }
 
 int case_fill(const struct device_probe *p, void *to, int64_t n, int32_t cols, int kind,
@@ -230,7 +230,7 @@ static int draw_params(struct device_probe *p, struct err *e)
     memset(l, 0, sizeof *l);
     if (draw_vectors(p, l, e))
         return -1;
-    struct device_weight drawn = {p->drawn.data, matrix_of(b, p->o.region, 0).type};
+    struct device_weight drawn = {p->drawn.data, matrix_of(b, p->o.region, 0, p->o.m).type, NULL};
     l->wqkv = l->wo = l->wgu = l->wdown = drawn;
     p->layer = p->layers;
     b->on.head = drawn;

@@ -53,6 +53,8 @@ int bricks_run(struct walk *w, const struct product *p, enum dtype t, struct err
 int32_t bricks_slab(const struct backend *b, int32_t rows, int32_t cols);
 /* Bytes of the memory that matrices of this model are expanded in. */
 int64_t bricks_scratch(const struct model *m);
+/* Makes the bf16 beside all bricks that have some; ends when it is there. */
+int bricks_copies(struct backend *b, struct err *e);
 
 /* lt.c. Specializer thread, or a probe. */
 int cuda_choose(struct backend *b, char *const *define, const char *path, char **log,

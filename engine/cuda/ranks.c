@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ranks.c - ranks on GPUs: which collective they have, and where a step uses it.
  *
- * An id begins with a letter: N and NCCL's own, or H and the name of shared memory.
+ * An id begins with a letter: N and NCCL's own, P and the same where all ranks are on one host, or
+ * H and the name of shared memory.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "config/log.h"
@@ -16,11 +18,18 @@
 
 /* ---- how they find each other ---------------------------------------------------------------- */
 
+/* Whoever keeps NCCL from GPU-to-GPU memory means all of it; the other is for comparing. */
+static bool peers_wanted(void)
+{
+    const char *own = getenv("WHET_PEER_SUMS"), *p2p = getenv("NCCL_P2P_DISABLE");
+    return !(own && !strcmp(own, "0")) && !(p2p && strcmp(p2p, "0") != 0);
+}
+
 static int make(char id[RANKS_ID], int32_t world, bool one_host, bool shared, struct err *e)
 {
     struct err why = {"ranks share a GPU"};
     memset(id, 0, RANKS_ID);
-    id[0] = 'N';
+    id[0] = one_host && peers_wanted() ? 'P' : 'N';
     if (!shared && collective_nccl_id(id + 1, &why) == 0)
         return 0;
     if (!one_host)
@@ -40,6 +49,8 @@ static struct collective *open_by_id(const char id[RANKS_ID], int32_t rank, int3
 {
     if (id[0] == 'N')
         return collective_nccl_open(id + 1, rank, world, e);
+    if (id[0] == 'P')
+        return collective_peer_open(collective_nccl_open(id + 1, rank, world, e));
     struct collective *shm = collective_shm_open(id + 1, rank, world, timeout_s, e);
     return shm ? collective_host_open(shm) : NULL;
 }
@@ -63,7 +74,13 @@ static void device(char *to, size_t n)
 }
 
 const struct ranks_ops cuda_ranks = {
-    .many_hosts = true, .make = make, .open = open_by_id, .made = made, .device = device};
+
+    .many_hosts = true,
+    .searched = true,
+    .make = make,
+    .open = open_by_id,
+    .made = made,
+    .device = device};
 
 /* ---- in a backend -----------------------------------------------------------------------------
  */
@@ -88,6 +105,11 @@ int ranks_prepare(struct backend *b, struct err *e)
     return c ? c->ops->prepare(c, sum > logits ? sum : logits, b->stream, e) : 0;
 }
 
+const float *ranks_residual(const struct walk *w)
+{
+    return w->b->zeros ? w->b->zeros : w->x;
+}
+
 /* The rows of each rank's part of the head to their columns of the logits; where they overlap, the
  * later rank's count, on all ranks alike. */
 static int spread(struct walk *w, struct err *e)
@@ -109,33 +131,55 @@ void ranks_aim(struct walk *w, enum region r)
         w->y = w->b->partial;
 }
 
+static int add(struct walk *w, const struct plan_node *n, struct err *e)
+{
+    struct backend *b = w->b;
+    int32_t hidden = b->model->shape.hidden;
+    struct eager_add_args a = {&w->block->counts->m, b->x[region_info(n->of)->x],
+                               b->x[region_info(n->of)->y], hidden};
+    dim3 grid = {(unsigned)(hidden + 1023) / 1024, (unsigned)w->m, 1};
+    return launch(w, PRIM_ADD, grid, 256, 0, &a, e);
+}
+
+int ranks_alone(struct walk *w, const struct plan_node *n, struct err *e)
+{
+    w->region = n->of;
+    return n->region == REGION_REDUCE ? add(w, n, e) : 0;
+}
+
 /* The sum of all ranks, then the residual: as the kernels of reduce do it (kernels/args.h). */
 static int reduce(struct walk *w, const struct plan_node *n, struct err *e)
 {
     struct backend *b = w->b;
     struct collective *c = b->options.collective;
     int32_t hidden = b->model->shape.hidden;
-    struct eager_add_args a = {&w->block->counts->m, b->x[region_info(n->of)->x],
-                               b->x[region_info(n->of)->y], hidden};
-    dim3 grid = {(unsigned)(hidden + 1023) / 1024, (unsigned)w->m, 1};
-    return c->ops->all_reduce(c, b->partial, a.y, (int64_t)w->m * hidden, w->stream, e) ||
-                   launch(w, PRIM_ADD, grid, 256, 0, &a, e)
-               ? -1
-               : 0;
+    int64_t all = (int64_t)w->m * hidden;
+    float *y = b->x[region_info(n->of)->y];
+    const float *x = b->x[region_info(n->of)->x];
+    int rc = c->ops->reduce ? c->ops->reduce(c, b->partial, x, y, all, w->stream, e) : 1;
+    if (rc <= 0)
+        return rc;
+    return c->ops->all_reduce(c, b->partial, y, all, w->stream, e) || add(w, n, e) ? -1 : 0;
+}
+
+/* All ranks' columns of the logits. Of one row whose parts do not overlap they are, one behind the
+ * other, the row. */
+static int gather(struct walk *w, struct err *e)
+{
+    struct backend *b = w->b;
+    struct collective *c = b->options.collective;
+    int32_t own = b->model->head.rows, vocab = b->model->shape.vocab;
+    bool whole = w->rows == 1 && own * c->world == vocab;
+    if (c->ops->all_gather(c, b->own_logits, whole ? b->logits : b->gathered,
+                           (int64_t)w->rows * own, w->stream, e))
+        return -1;
+    return (!whole && spread(w, e)) || eager_best(w, b->logits, vocab, e) ? -1 : 0;
 }
 
 int ranks_put_together(struct walk *w, const struct plan_node *n, struct err *e)
 {
-    struct backend *b = w->b;
-    struct collective *c = b->options.collective;
     w->region = n->of;
-    if (n->region == REGION_REDUCE)
-        return reduce(w, n, e);
-    return c->ops->all_gather(c, b->own_logits, b->gathered, (int64_t)w->rows * b->model->head.rows,
-                              w->stream, e) ||
-                   spread(w, e) || eager_best(w, e)
-               ? -1
-               : 0;
+    return n->region == REGION_REDUCE ? reduce(w, n, e) : gather(w, e);
 }
 
 int ranks_check(const struct backend *b, struct err *e)

@@ -19,7 +19,7 @@
 #include "engine/cuda/step.h"
 #include "engine/cuda/walk.h"
 
-/* Which rows need more than the best token. */
+/* Decides which rows need more than the most likely token. */
 SAMPLING_NUMBERS_ARE(6);
 
 static bool penalized(const struct sampling *p)
@@ -103,7 +103,7 @@ enum { ON_CPU = -2 }; /* target: the row's list did not fit */
 
 #define COPY(name, value, least, most) f->sample[i].name = p->name;
 
-/* False if some row is left to the CPU. */
+/* False if the CPU must draw some of the rows. */
 static bool fill(struct inflight *f, const struct step *s, struct list *l)
 {
     bool all = true;

@@ -33,7 +33,7 @@
 #include "engine/cuda/step.h"
 #include "engine/cuda/walk.h"
 
-enum { TIMED_EVERY = 1024, TIMED_AT = 16 /* not the first, which is cold */ };
+enum { TIMED_EVERY = 1024, TIMED_AT = 16 /* not the first step, whose caches are cold */ };
 
 /* ---- what runs ----------------------------------------------------------------------------- */
 
@@ -42,7 +42,7 @@ static bool one_token_each(const struct step *s)
     return s->m == s->spans;
 }
 
-/* What decodes lies in front (batch.c): so many sequences with a token each. */
+/* The number of sequences with one token each, which batch.c puts in front. */
 static int32_t leading(const struct step *s)
 {
     int32_t n = 0;
@@ -78,16 +78,14 @@ static const struct kernel *kernel_beside(const struct backend *b, const struct 
 /* Attention of prompts is eager's at any width: it is another kernel than that of decodes, with
  * probabilities in bf16, and a template is measured and compared as one for decodes. It takes
  * decodes beside prompts, too. */
-static void choose(struct backend *b, const struct step *s, bool wide, struct slot *override_slot,
-                   const struct kernel *override, struct kernel_choice *c)
+static void choose(struct backend *b, const struct step *s, bool wide, const struct overrides *o,
+                   struct kernel_choice *c)
 {
     memset(c, 0, sizeof *c);
     for (int r = 0; r < REGION_COUNT; r++) {
         int32_t m = region_m((enum region)r, s->m, s->rows);
         struct slot *slot = dispatch_slot(b->dispatch, (enum region)r, m, s->context);
-        const struct kernel *k = slot_kernel(slot);
-        if (override && slot == override_slot)
-            k = override;
+        const struct kernel *k = slot_kernel_with(o, slot);
         const struct loaded *l = k->backend;
         bool prompt = r == REGION_ATTN && !one_token_each(s);
         bool fits = k->m_max >= walk_padded(m) && !prompt && loaded_takes(k, wide) &&
@@ -96,7 +94,7 @@ static void choose(struct backend *b, const struct step *s, bool wide, struct sl
         c->slot[r] = slot;
     }
     c->decode = one_token_each(s);
-    c->trial = override != NULL;
+    c->trial = o != NULL;
     c->lead = c->decode ? 0 : leading(s);
     const struct kernel *beside = kernel_beside(b, s, c->lead);
     if (beside)
@@ -195,7 +193,7 @@ static void count(struct backend *b, const struct inflight *f, const struct step
     for (int r = 0; r < REGION_COUNT; r++) {
         bool prompt = r == REGION_ATTN && !one_token_each(s) && (!f->wide || f->choice.lead > 0);
         uint64_t m = (uint64_t)region_m((enum region)r, s->m, s->rows);
-        if (m == 0 || prompt) /* nobody can do anything about that */
+        if (m == 0 || prompt) /* these run eager, whatever is in the slot */
             continue;
         struct slot_counters *k = &f->choice.slot[r]->counters;
         uint64_t runs = (uint64_t)region_runs((enum region)r, b->model->shape.layers);
@@ -253,17 +251,17 @@ static void choose_tiles(const struct step *s, struct kernel_choice *c)
 static bool ready_wide(struct backend *b, const struct step *s, struct kernel_choice *c)
 {
     struct kernel_choice now;
-    choose(b, s, true, NULL, NULL, &now);
+    choose(b, s, true, NULL, &now);
     choose_tiles(s, &now);
     choose_tiles(s, c);
     return !graph_known(b, &now) || graph_there(b, c);
 }
 
-bool cuda_ready(struct backend *b, const struct step *s, struct slot *slot, const struct kernel *k)
+bool cuda_ready(struct backend *b, const struct step *s, const struct overrides *o)
 {
     struct kernel_choice c;
     bool wide = s->m > NARROW || s->rows > NARROW;
-    choose(b, s, wide, slot, k, &c);
+    choose(b, s, wide, o, &c);
     if (wide)
         return ready_wide(b, s, &c);
     return !one_token_each(s) || c.rows != c.m || graph_there(b, &c);
@@ -357,8 +355,8 @@ static int failed_for(struct backend *b, struct err *e)
            STEP_LOST;
 }
 
-int cuda_step_start(struct backend *b, const struct step *s, struct slot *override_slot,
-                    const struct kernel *override, struct err *e)
+int cuda_step_start(struct backend *b, const struct step *s, const struct overrides *o,
+                    struct err *e)
 {
     struct inflight *f = &b->inflight[b->parity];
     if (f->step)
@@ -368,12 +366,12 @@ int cuda_step_start(struct backend *b, const struct step *s, struct slot *overri
     f->rows = s->rows;
     f->plain = sample_plain(s);
     f->wide = s->m > NARROW || s->rows > NARROW;
-    choose(b, s, f->wide, override_slot, override, &f->choice);
+    choose(b, s, f->wide, o, &f->choice);
     if (f->wide)
         choose_tiles(s, &f->choice);
     /* there is room for one observed step at a time. */
     f->hooked = !b->inflight[!b->parity].hooked && hook_wants(b, &f->choice);
-    if (run(b, s, f, override != NULL, e) || fetch(b, s, f, e)) {
+    if (run(b, s, f, o != NULL, e) || fetch(b, s, f, e)) {
         int rc = failed_for(b, e);
         if (f->hooked)
             hook_done(b, true);
@@ -424,9 +422,8 @@ int cuda_step_wait(struct backend *b, const struct step *s, struct err *e)
     return 0;
 }
 
-int cuda_step(struct backend *b, const struct step *s, struct slot *override_slot,
-              const struct kernel *override, struct err *e)
+int cuda_step(struct backend *b, const struct step *s, const struct overrides *o, struct err *e)
 {
-    int rc = cuda_step_start(b, s, override_slot, override, e);
+    int rc = cuda_step_start(b, s, o, e);
     return rc < 0 ? rc : cuda_step_wait(b, s, e);
 }

@@ -40,13 +40,18 @@ void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const str
                        .decode = true,
                        .x = b->x[0],
                        .y = b->x[1],
-                       .logits = b->logits,
+                       .logits = b->own_logits ? b->own_logits : b->logits,
                        .best = b->best};
     if (!w->wide) {
         w->q = b->q;
         w->a = b->a;
         w->h = b->h;
     }
+}
+
+int32_t walk_width(const struct walk *w, enum region r)
+{
+    return r == REGION_HEAD ? w->rows : w->m;
 }
 
 void walk_floats(struct walk *w, bool hooked)

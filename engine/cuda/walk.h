@@ -34,7 +34,7 @@ struct walk {
     const struct cuda_counts *counts; /* of attention: instead of the block's, if not NULL */
     float *x, *y;                     /* residual stream before and after the region */
     float *q, *a, *h;                 /* float activations; NULL when wide (walk_floats) */
-    float *logits;
+    float *logits;                    /* [rows, head rows]: of a rank of several its own columns */
     int32_t *best;
     void *k_pages, *v_pages;   /* instead of the layer's, if not NULL */
     const int32_t *kv_at;      /* instead of the block's, if not NULL */
@@ -61,6 +61,8 @@ int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t l
 /* Points a walk over the backend's own buffers at those of the residual stream that r uses. */
 void walk_aim(struct walk *w, enum region r);
 int walk_step(struct walk *w, struct err *e);
+/* What a region's matrix is multiplied by: tokens, or the head's rows. */
+int32_t walk_width(const struct walk *w, enum region r);
 /* Tokens or rows to launch for: a bucket up to NARROW, a multiple of NARROW beyond. */
 int32_t walk_padded(int32_t n);
 /* eager.c: query heads of a block of the eager decode attention. */
@@ -70,8 +72,8 @@ int eager_attn_beside(struct walk *w, const struct kernel *k, int32_t layer, str
 
 /* Makes the bf16 copy of x [M, n] unless region `from` left one. */
 int need16(struct walk *w, enum region from, const float *x, void *y16, int32_t n, struct err *e);
-/* Which token each row of the logits has most of. */
-int eager_best(struct walk *w, struct err *e);
+/* Which token each row of logits [rows, vocab] has most of, to w->best. */
+int eager_best(struct walk *w, const float *logits, int32_t vocab, struct err *e);
 /* A region as primitive kernels and products. */
 int eager_region(struct walk *w, enum region r, int32_t layer, struct err *e);
 

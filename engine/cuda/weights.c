@@ -63,7 +63,7 @@ static int64_t matrix_bytes(enum dtype t, int64_t rows, int64_t cols)
 static struct image image_of(const struct model *m, enum region r, int32_t layer)
 {
     const struct layer *l = &m->layer[layer];
-    enum dtype t = device_type(m, r, layer);
+    enum dtype t = device_type(m, r, layer, 1);
     switch (r) {
     case REGION_ATTN_IN:
         return (struct image){.source = {&l->wq, &l->wk, &l->wv},
@@ -92,20 +92,34 @@ static const enum region in_layer[] = {REGION_ATTN_IN, REGION_ATTN_OUT, REGION_M
                                        REGION_MLP_OUT};
 enum { IN_LAYER = sizeof in_layer / sizeof *in_layer };
 
+/* Of the bf16 beside it. */
+static int64_t copy_bytes(const struct model *m, enum region r, int32_t layer, int64_t rows,
+                          int64_t cols)
+{
+    return device_copied(m, r, layer) ? matrix_bytes(DTYPE_BF16, rows, cols) : 0;
+}
+
+static int64_t region_bytes(const struct model *m, enum region r, int32_t layer, int64_t rows,
+                            int64_t cols)
+{
+    return matrix_bytes(device_type(m, r, layer, 1), rows, cols) +
+           copy_bytes(m, r, layer, rows, cols);
+}
+
 int64_t weights_bytes(const struct model *m)
 {
     const struct model_shape *s = &m->shape;
     int64_t q = (int64_t)s->heads * s->head_dim, kv = (int64_t)s->kv_heads * s->head_dim;
     int64_t vectors = 4 * (2LL * s->hidden + q + 2 * kv + 2LL * s->head_dim) + 5 * 256;
     int64_t bytes = s->layers * vectors + 4LL * s->hidden + 256 +
-                    matrix_bytes(device_type(m, REGION_EMBED, 0), s->vocab, s->hidden);
-    if (!s->tied_head)
-        bytes += matrix_bytes(device_type(m, REGION_HEAD, 0), m->head.rows, s->hidden);
+                    region_bytes(m, REGION_EMBED, 0, s->vocab, s->hidden);
+    bytes += s->tied_head ? copy_bytes(m, REGION_HEAD, 0, s->vocab, s->hidden)
+                          : region_bytes(m, REGION_HEAD, 0, m->head.rows, s->hidden);
     for (int32_t l = 0; l < s->layers; l++)
-        bytes += matrix_bytes(device_type(m, REGION_ATTN_IN, l), q + 2 * kv, s->hidden) +
-                 matrix_bytes(device_type(m, REGION_ATTN_OUT, l), s->hidden, q) +
-                 matrix_bytes(device_type(m, REGION_MLP_IN, l), 2LL * s->ffn, s->hidden) +
-                 matrix_bytes(device_type(m, REGION_MLP_OUT, l), s->hidden, s->ffn);
+        bytes += region_bytes(m, REGION_ATTN_IN, l, q + 2 * kv, s->hidden) +
+                 region_bytes(m, REGION_ATTN_OUT, l, s->hidden, q) +
+                 region_bytes(m, REGION_MLP_IN, l, 2LL * s->ffn, s->hidden) +
+                 region_bytes(m, REGION_MLP_OUT, l, s->hidden, s->ffn);
     return bytes;
 }
 
@@ -114,9 +128,10 @@ int64_t weights_expanded(const struct model *m)
     int64_t most = 0;
     for (int32_t l = 0; m->own_formats && l < m->shape.layers; l++)
         for (int i = 0; i <= IN_LAYER; i++) {
-            struct image at = image_of(m, i < IN_LAYER ? in_layer[i] : REGION_HEAD, l);
+            enum region r = i < IN_LAYER ? in_layer[i] : REGION_HEAD;
+            struct image at = image_of(m, r, l);
             int64_t bytes = 2LL * at.rows * at.cols;
-            if (at.type != DTYPE_BF16 && bytes > most)
+            if (at.type != DTYPE_BF16 && !device_copied(m, r, l) && bytes > most)
                 most = bytes;
         }
     return most;
@@ -144,12 +159,20 @@ static const struct weight *find_row(const struct backend *b, const struct image
     return m->source[k];
 }
 
+/* A place for the bf16 beside a matrix; what it holds is made there (bricks_copies()). */
+static void *add_copy(struct upload *u, enum region r, int32_t layer)
+{
+    struct image m = image_of(u->b->model, r, layer);
+    int64_t bytes = copy_bytes(u->b->model, r, layer, m.rows, m.cols);
+    return bytes ? arena_take(&u->b->weights, bytes) : NULL;
+}
+
 static struct device_weight add(struct upload *u, enum region r, int32_t layer)
 {
     struct image *m = &u->image[u->images++];
     *m = image_of(u->b->model, r, layer);
     m->to = arena_take(&u->b->weights, matrix_bytes(m->type, m->rows, m->cols));
-    return (struct device_weight){m->to, m->type};
+    return (struct device_weight){m->to, m->type, add_copy(u, r, layer)};
 }
 
 static void add_layer(struct upload *u, int32_t layer, struct device_layer *d)
@@ -398,6 +421,8 @@ struct upload *weights_begin(struct backend *b, struct err *e)
     b->on.layer = xcalloc((size_t)m->shape.layers, sizeof *b->on.layer);
     b->on.embed = add(u, REGION_EMBED, 0);
     b->on.head = m->shape.tied_head ? b->on.embed : add(u, REGION_HEAD, 0);
+    if (m->shape.tied_head)
+        b->on.head.copy = add_copy(u, REGION_HEAD, 0);
     for (int32_t i = 0; i < m->shape.layers; i++)
         add_layer(u, i, &b->on.layer[i]);
     pthread_mutex_init(&u->lock, NULL);

@@ -53,20 +53,20 @@
 enum {
     HD = HEAD_DIM,
     G = HEADS / KV_HEADS,    /* query heads of a kv head */
-    PIECES = HD / 8,         /* of 16 bytes: a position's keys */
-    ROW = HD * 2,            /* bytes of that */
-    SIDE = KV_PAGE * ROW,    /* of a page's keys for a kv head, or values: one piece of memory */
+    PIECES = HD / 8,         /* pieces of 16 bytes in the keys of a position */
+    ROW = HD * 2,            /* bytes of the keys of a position */
+    SIDE = KV_PAGE * ROW,    /* bytes of a page's keys (or values) for a kv head, contiguous */
     PASSES = G <= 4 ? 1 : 2, /* products for the three terms of all heads */
-    CHUNKS = HD / 32,        /* of columns: two steps of 16 */
+    CHUNKS = HD / 32,        /* chunks of 32 columns: two steps of 16 */
     THREADS = WARPS * 32,
     BLOCKS = PERSIST * SMS,
-    PARTS = BLOCKS * WARPS / KV_HEADS, /* of the list */
-    SUMS = (G * (HD + 2) + 3) / 4 * 4  /* floats of a cut one's sums: o, tops, sums */
+    PARTS = BLOCKS * WARPS / KV_HEADS, /* parts of the list of pages */
+    SUMS = (G * (HD + 2) + 3) / 4 * 4  /* floats of a cut token's sums: o, tops, sums */
 };
 
 #include "cuda/lib/attn_share.cuh"
 
-#include "cuda/lib/attn_products.cuh" /* which multiplies what that one holds */
+#include "cuda/lib/attn_products.cuh" /* multiplies what attn_share.cuh keeps */
 
 /* ---- the end of a token's kv head ----------------------------------------------------------- */
 

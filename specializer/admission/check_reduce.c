@@ -29,7 +29,10 @@
 #include "specializer/candidate/hash.h"
 
 enum { CALLS = 8, ROUNDS = 12, SHORT_ROUNDS = 4, TEAM_MOST = 8, LATE_US = 2000, LONELY_MS = 30 };
-static const double watchdog_s = 2; /* a peer may have to wait for a core */
+/* CPU seconds. An honest rank that waits spends some until its peer has had a core, which a busy
+ * machine gives to each in turn; one that is told that the world is over spends none to speak of.
+ */
+static const double watchdog_s = 10, lonely_s = 3;
 static const uint32_t some_calls = 1000, near_wrap = UINT32_MAX / 2 - 8;
 
 struct party;
@@ -53,6 +56,7 @@ struct party {
     struct guarded memory, over;
     struct rank rank[CHECK_RANKS_MOST];
     int round;
+    bool lonely; /* a rank stays away */
 };
 
 /* ---- in a runner ---------------------------------------------------------------------------- */
@@ -182,8 +186,11 @@ static void *drive(void *arg)
     k->rc = 0;
     for (int i = 0; i < p->calls && k->rc == 0; i++) {
         uint64_t dice = hash_mix(p->q->seed ^ (uint64_t)(p->round * 1024 + i * 16 + k->number));
-        struct runner_call call = {
-            .at = i, .m = p->m[i], .size = team_of(p, k), .skew = p->round % 2 ? dice | 1 : 0};
+        struct runner_call call = {.at = i,
+                                   .m = p->m[i],
+                                   .size = team_of(p, k),
+                                   .skew = p->round % 2 ? dice | 1 : 0,
+                                   .watchdog_s = p->lonely ? lonely_s : watchdog_s};
         if (late)
             pause_us(dice % LATE_US);
         k->rc = runner_call(k->runner, &call, &k->err);
@@ -275,12 +282,12 @@ static void *end_world(void *arg)
     return NULL;
 }
 
-/* Rank 0 stays away. Its watchdog would be as long as a hang, so who waits gets a shorter one: the
- * world is over after 30 ms. */
+/* Rank 0 stays away; the world is over after 30 ms. */
 static int one_never_comes(struct party *p, struct err *err)
 {
     pthread_t who;
     p->round++;
+    p->lonely = true;
     p->calls = 1;
     fill_round(p);
     if (pthread_create(&who, NULL, end_world, p))

@@ -74,7 +74,8 @@ static void fill_request(const struct stage_env *env, const struct candidate *c,
     q->depth = depth;
     q->risk = (int32_t)c->risk;
     q->text = c->body[0] != 0;
-    q->own_formats = env->model->own_formats;
+    /* A slot reads one of them: its probe has no other. */
+    q->own_formats = env->model->own_formats && !(env->model->bf16_copies && s->m > OWN_MOST);
     q->ranks = env->model->shard.world > 1 ? env->model->shard.world : 1;
     q->seed = (uint64_t)env->config->specializer_seed;
 }

@@ -82,7 +82,9 @@ struct evidence {
     double shadow_max, shadow_rms; /* worst row, against the incumbent */
     /* canary: whole steps */
     struct gain canary;
-    double step_s; /* median step with the candidate */
+    double step_s;    /* median step with the candidate */
+    int32_t together; /* how many candidates these steps ran with at once, in different slots, and
+                         were judged by; 0: it alone */
     struct losses lost;
     /* the verdict against it, or what kept the last stage from one */
     struct refusal refusal;

@@ -29,8 +29,9 @@ static const struct field {
     FIELD(COUNT, shadow_runs),  FIELD(COUNT, shadow_different), FIELD(NUMBER, shadow_max),
     FIELD(NUMBER, shadow_rms),  FIELD(COUNT, canary.pairs),     FIELD(NUMBER, canary.mean),
     FIELD(NUMBER, canary.low),  FIELD(NUMBER, canary.high),     FIELD(NUMBER, step_s),
-    FIELD(TEXT, prompts),       FIELD(COUNT, lost.n),           FIELD(NUMBER, lost.low),
-    FIELD(NUMBER, lost.speed),  FIELD(NUMBER, warm_base_s),     FIELD(NUMBER, warm_s),
+    FIELD(COUNT, together),     FIELD(TEXT, prompts),           FIELD(COUNT, lost.n),
+    FIELD(NUMBER, lost.low),    FIELD(NUMBER, lost.speed),      FIELD(NUMBER, warm_base_s),
+    FIELD(NUMBER, warm_s),
 };
 
 enum { FIELDS = sizeof(fields) / sizeof(fields[0]) };
@@ -126,6 +127,13 @@ static void probe_words(const struct evidence *e, char *out)
         snprintf(out, EVIDENCE_WORDS, "%d cases", e->probe_cases);
 }
 
+static void canary_words(const struct evidence *e, char *out)
+{
+    char of[64];
+    snprintf(of, sizeof of, " of whole steps, %d kernels together", e->together);
+    gain_words(&e->canary, e->together ? of : " of whole steps", out);
+}
+
 void evidence_words(const struct evidence *e, enum life reached, char out[EVIDENCE_WORDS])
 {
     out[0] = 0;
@@ -140,5 +148,5 @@ void evidence_words(const struct evidence *e, enum life reached, char out[EVIDEN
         snprintf(out, EVIDENCE_WORDS, "%d live runs beside the one that serves, other bits in %d",
                  e->shadow_runs, e->shadow_different);
     else if (reached == LIFE_CANARY)
-        gain_words(&e->canary, " of whole steps", out);
+        canary_words(e, out);
 }

@@ -120,12 +120,13 @@ static int32_t layer_type(const struct model *m, size_t at)
     return type;
 }
 
-/* The one format in which a GPU keeps the region's matrix in all layers, or DTYPE_COUNT. */
-static int32_t kept_type(const struct model *m, enum region region)
+/* The one format in which a GPU's steps of up to `tokens` read the region's matrix in all layers,
+ * or DTYPE_COUNT. */
+static int32_t kept_type(const struct model *m, enum region region, int tokens)
 {
-    int32_t type = (int32_t)device_type(m, region, 0);
+    int32_t type = (int32_t)device_type(m, region, 0, tokens);
     for (int32_t l = 1; l < m->shape.layers && !region_info(region)->once; l++)
-        if ((int32_t)device_type(m, region, l) != type)
+        if ((int32_t)device_type(m, region, l, tokens) != type)
             return DTYPE_COUNT;
     return type;
 }
@@ -198,7 +199,7 @@ void facts_fill(struct facts *f, const struct model *model, enum region region, 
         .ROPE_INTERLEAVED = s->rope_interleaved,
     };
     fill_types(f, model, region);
-    f->device_type = kept_type(model, region);
+    f->device_type = kept_type(model, region, m);
 }
 
 void facts_machine(struct facts *f, const struct machine *machine)

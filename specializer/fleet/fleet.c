@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fleet.c - the thread between this server and the database.
  *
- * It connects, says who it is, sends everything once, and then goes round: what was found wrong,
- * the lease, what the store learned, what others learned. Each has its own interval; a notification
- * makes it listen at once. A statement that fails is tried again at its next turn, a connection
- * that fails after a pause that doubles up to a minute. Nobody waits for any of it.
+ * It connects, registers the server, sends everything once, and then repeats its duties: what was
+ * found wrong, the lease, what the store learned, what others learned. Each has its own interval; a
+ * notification makes it listen at once. A statement that fails is tried again at its next turn, a
+ * connection that fails after a pause that doubles up to a minute. Nobody waits for any of it.
  */
 #include "specializer/fleet/fleet.h"
 
@@ -31,7 +31,7 @@
 #define BYE_S 1.0
 #define CLOSE_S 2
 #define LEASE_EVERY_S 10
-#define LEASE_AGAIN_S 2 /* while it holds none */
+#define LEASE_AGAIN_S 2 /* while this server holds no lease */
 #define SEND_EVERY_S 1
 #define PULL_EVERY_S 5
 #define VIEW_EVERY_S 5
@@ -75,7 +75,7 @@ static void set_state(struct fleet *f, enum fleet_state state)
 
 /* ---- one turn -------------------------------------------------------------------------------- */
 
-/* What others are to be told; what was not told stays. */
+/* Sends the queued verdicts and retractions; one that could not be sent stays queued. */
 static int say_all(struct fleet *f, struct err *err)
 {
     for (;;) {
@@ -89,7 +89,7 @@ static int say_all(struct fleet *f, struct err *err)
                                           f->self.name, s.words, err);
         if (r != 0)
             return -1;
-        pthread_mutex_lock(&f->lock); /* unless it went for want of room meanwhile */
+        pthread_mutex_lock(&f->lock); /* unless a full queue has dropped it meanwhile */
         if (f->sayings > 0 && memcmp(&f->saying[0], &s, sizeof s) == 0)
             memmove(f->saying, f->saying + 1, (size_t)--f->sayings * sizeof *f->saying);
         pthread_mutex_unlock(&f->lock);
@@ -163,7 +163,7 @@ static int pull_retractions(struct fleet *f, struct err *err)
     return 0;
 }
 
-/* A text goes through the door that imports come in by, with all its fences. */
+/* Takes a kernel's text from the database through the same checks as an import. */
 static void take_text(struct fleet *f, const char *body)
 {
     struct err err = {""};
@@ -215,10 +215,10 @@ static int prune(struct fleet *f, struct err *err)
     return r;
 }
 
-/* What is done again and again, and how often. */
+/* What the thread repeats, and how often. */
 static const struct duty {
     const char *name;
-    size_t due; /* offset of when in struct fleet */
+    size_t due; /* offset in struct fleet of the time of the next run */
     double every_s;
     int (*run)(struct fleet *f, struct err *err);
 } duties[] = {
@@ -236,7 +236,7 @@ static int64_t *due(struct fleet *f, const struct duty *d)
     return (int64_t *)((char *)f + d->due);
 }
 
-/* Everything that is due; false when the connection is gone. */
+/* Runs every duty that is due; false when the connection is lost. */
 static bool turn(struct fleet *f)
 {
     struct err err;
@@ -253,7 +253,7 @@ static bool turn(struct fleet *f)
         bool now = clock_ns() >= *at || (asks && duties[i].run == lease_turn);
         if (!now)
             continue;
-        *at = in(duties[i].every_s); /* the lease says itself when it comes again */
+        *at = in(duties[i].every_s); /* the lease sets its own time */
         if (duties[i].run(f, &err) != 0) {
             trouble(f, duties[i].name, &err);
             fine = false;
@@ -282,8 +282,8 @@ static void drain(int fd)
 
 /* ---- a connection ---------------------------------------------------------------------------- */
 
-/* What the sequence numbers of another database, or of one from a backup, mean is unknown: all is
- * read anew. */
+/* Sequence numbers of another database, or of one restored from a backup, mean nothing here:
+ * everything is read anew. */
 static void begin_anew(struct fleet *f)
 {
     f->seq = f->text_seq = f->retraction_seq = 0;
@@ -313,7 +313,7 @@ static bool arrive(struct fleet *f)
     begin_anew(f);
     atomic_fetch_add(&f->connects, 1);
     log_info("fleet", "connected as %s, schema version %d", f->self.name, version);
-    /* One that may only be read is listened to. */
+    /* A database that refuses writes is still read. */
     if (fleet_hello(f->db, &f->self, &err) != 0 || fleet_send_all(f, &err) != 0)
         trouble(f, "telling", &err);
     return fleet_db_alive(f->db);
@@ -343,8 +343,8 @@ static void session(struct fleet *f)
     set_state(f, FLEET_AWAY);
 }
 
-/* Between two connections: three quarters to five quarters of the pause, so that a fleet does not
- * come back in one moment. */
+/* Sleeps between two connections for 0.75 to 1.25 times the pause, so that the servers of a fleet
+ * do not reconnect at the same moment. */
 static void pause_between(struct fleet *f)
 {
     unsigned char random = 128;
@@ -379,8 +379,8 @@ int fleet_check(const struct config *c, struct err *err)
     return a.uri[0] ? fleet_db_check(&a, err) : 0;
 }
 
-/* Drawn once a store and kept in it, with where that is: a copy of the file elsewhere is somebody
- * else. */
+/* Gives the server its identity: a random number that is drawn once for each store and kept in it,
+ * with the path of the store, so that a copy of the file elsewhere is another server. */
 static void identify(struct fleet *f)
 {
     char host[65] = "", kept[400] = "", place[380];
@@ -464,8 +464,8 @@ void fleet_close(struct fleet *f)
         fleet_free(f);
         return;
     }
-    /* In the resolver, for as long as that takes. It will see `stop` and touch nothing of ours but
-     * the struct, which stays. */
+    /* The thread is still in the name resolver, which cannot be interrupted. When it returns it
+     * will see `stop` and touch nothing but the struct, which is therefore not freed. */
     pthread_mutex_lock(&f->in_use);
     pthread_detach(f->thread);
     pthread_mutex_unlock(&f->in_use);

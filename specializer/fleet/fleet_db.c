@@ -24,16 +24,16 @@
 enum { SLICE_MS = 100, PASSWORD_MOST = 1024 };
 
 struct fleet_db {
-    PGconn *conn; /* NULL: ended */
+    PGconn *conn; /* NULL: the connection has ended */
     const atomic_bool *stop;
-    int64_t parting_ns; /* 0: not yet */
+    int64_t parting_ns; /* 0: none yet */
     char state[6];
 };
 
 static void nothing_said(void *ctx, const PGresult *r)
 {
     (void)ctx;
-    (void)r; /* notices would go to stderr as they are */
+    (void)r; /* libpq would print notices to stderr */
 }
 
 /* ---- the address ---------------------------------------------------------------------------- */
@@ -95,7 +95,7 @@ static int ended(struct fleet_db *db, struct err *err, const char *what)
     return err_set(err, "%s", words[0] ? words : "the connection ended");
 }
 
-/* Until the socket is ready for `events` or the deadline: 1, 0, or -1 if the server stops. */
+/* Waits until the socket is ready for `events`: 1, 0 at the deadline, -1 if the server stops. */
 static int wait_ready(struct fleet_db *db, short events, int64_t deadline_ns)
 {
     for (;;) {
@@ -106,7 +106,7 @@ static int wait_ready(struct fleet_db *db, short events, int64_t deadline_ns)
             return 0;
         struct pollfd p = {.fd = PQsocket(db->conn), .events = events};
         if (p.fd < 0 || poll(&p, 1, left_ms < SLICE_MS ? (int)left_ms : SLICE_MS) > 0)
-            return 1; /* libpq says what became of it */
+            return 1; /* libpq reports how it ended */
     }
 }
 
@@ -216,7 +216,7 @@ static int send_all(struct fleet_db *db, int64_t deadline_ns, struct err *err)
     return left == 0 ? 0 : ended(db, err, PQerrorMessage(db->conn));
 }
 
-/* Reads what has come; counts it. */
+/* Reads and counts the notifications that have arrived. */
 static int consume(struct fleet_db *db, int64_t *bytes, struct err *err)
 {
     int before = 0, after = 0;
@@ -246,7 +246,7 @@ static PGresult *receive(struct fleet_db *db, int64_t deadline_ns, struct err *e
         PQclear(last);
         last = r;
         if (kind == PGRES_COPY_IN || kind == PGRES_COPY_OUT || kind == PGRES_COPY_BOTH)
-            break; /* nothing of ours copies */
+            break; /* no statement of this program is a COPY */
     }
     if (!last)
         ended(db, err, "no answer");
@@ -329,7 +329,7 @@ bool fleet_db_wait(struct fleet_db *db, int wake_fd, double seconds)
     int64_t bytes = 0;
     if (!db->conn)
         return false;
-    if (notified(db)) /* came with an answer */
+    if (notified(db)) /* it arrived with an answer and is already here */
         return true;
     struct pollfd p[] = {{.fd = PQsocket(db->conn), .events = POLLIN},
                          {.fd = wake_fd, .events = POLLIN}};

@@ -9,7 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What one server says of a point: its speed over eager, and whether it serves there. */
+/* What one server says of a point: its speed over eager, and whether it is one to begin with
+ * (fleet_row_offered()). */
 struct fleet_word {
     int32_t id;
     double speed;
@@ -30,5 +31,12 @@ struct fleet_offer_ask {
 /* The best winner of others: its point, or -1, and its speed over what serves here, each of them
  * the median of what all servers that measured it say. */
 int32_t fleet_offer_best(const struct fleet_offer_ask *ask, double *gain);
+
+/* Candidates of a batch where other servers search too: what they find arrives between batches. */
+enum { FLEET_BATCH = 4 };
+
+/* Whether offers (their gains, as above: 1 is none; for how long each has waited) are worth live
+ * steps now, which all of them share: what waiting has cost, or the time of one, is enough. */
+bool fleet_offers_due(const double *gain, const double *wait_s, int n);
 
 #endif

@@ -75,3 +75,16 @@ bool fleet_row_won(const struct fleet_row *r)
 {
     return r->speed > 0 && (r->state == LIFE_ACTIVE || r->state == LIFE_RETIRED);
 }
+
+bool fleet_row_offered(const struct fleet_row *r)
+{
+    return fleet_row_won(r) ||
+           (r->speed > 0 &&
+            (r->state == LIFE_BENCHED || r->state == LIFE_SHADOWED || r->state == LIFE_CANARY));
+}
+
+bool fleet_row_on_trial(const struct fleet_row *r)
+{
+    return r->own_s <= 0 &&
+           (r->state == LIFE_PROPOSED || r->state == LIFE_BUILT || r->state == LIFE_PROBED);
+}

@@ -39,8 +39,14 @@ struct fleet_row {
 /* One row into `out`, its slot as an index of `slots`. -1 with the column that is wrong. */
 int fleet_row_read(const char *const value[FLEET_COLUMNS], struct dispatch *slots,
                    struct fleet_row *out, int *slot, struct err *err);
-/* It served somewhere: a first candidate. */
+/* It served somewhere. */
 bool fleet_row_won(const struct fleet_row *r);
+/* It is on its way there. A server that dies says no more: after so long others may try it. */
+bool fleet_row_on_trial(const struct fleet_row *r);
+#define FLEET_TRIAL_S 120.0
+/* It was measured somewhere and no stage refused it: a first candidate, if it is fast enough. Its
+ * server may still be waiting for live steps. */
+bool fleet_row_offered(const struct fleet_row *r);
 /* True for 16 lower-case hexadecimal digits. */
 bool fleet_is_key(const char *text);
 

@@ -15,7 +15,7 @@
 #include "specializer/candidate/life.h"
 #include "specializer/fleet/fleet_row.h"
 
-/* A statement without an answer. */
+/* Runs a statement whose result has no rows. */
 static int run(struct fleet_db *db, const char *sql, const char *const *value, int n,
                struct err *err)
 {
@@ -108,7 +108,7 @@ int fleet_publish(struct fleet_db *db, const struct fleet_self *self, const cJSO
     return r == 0 && news ? run(db, "SELECT pg_notify($1, 'kernel')", note, 1, err) : r;
 }
 
-/* Rows above `seq` that are not this server's own. */
+/* Reads the rows with a number above `seq` that other servers wrote. */
 static int above(struct fleet_db *db, const char *sql, const struct fleet_self *self, int64_t seq,
                  struct fleet_rows *rows, struct err *err)
 {
@@ -289,7 +289,8 @@ int fleet_prune(struct fleet_db *db, const char *env, int64_t *removed, struct e
 
 /* ---- what operators see --------------------------------------------------------------------- */
 
-/* What of a row is a number, or a truth, and not a text: by the first letter of the name. */
+/* The first letter of a column's name says whether it is a number or a truth value instead of a
+ * text. */
 static void add_value(cJSON *o, const char *name, const char *text)
 {
     char plain[FLEET_WORD];

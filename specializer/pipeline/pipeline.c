@@ -14,10 +14,6 @@
 #include "specializer/pipeline/stages.h"
 #include "specializer/store/store.h"
 
-/* How long a stage waits at least for live steps before it leaves the candidate for later. */
-#define SHADOW_TIMEOUT_S 30.0
-#define CANARY_TIMEOUT_S 60.0
-
 /* ---- the stages ------------------------------------------------------------------------------ */
 
 static enum stage_result start_build(struct pipeline *p, struct trial *t, struct err *err)

@@ -32,6 +32,10 @@ enum stage_result bench_sample(const struct stage_env *env, struct candidate *c,
                                const struct kernel *incumbent, const struct capture *inputs,
                                int pairs);
 
+/* How long a stage waits at least for live steps before it leaves the candidate for later. */
+#define SHADOW_TIMEOUT_S 30.0
+#define CANARY_TIMEOUT_S 60.0
+
 /* ---- shadow and canary ---------------------------------------------------------------------- */
 
 /* The candidate runs beside the kernel in c->slot on live steps; outputs are compared. RETRY when
@@ -42,6 +46,13 @@ enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, d
 /* Whole live steps alternate between the candidate and the incumbent. RETRY as above. c->steps says
  * whether their time was all there was to say against it. */
 enum stage_result canary_run(const struct stage_env *env, struct candidate *c, double timeout_s);
+
+/* As canary_run() of several at once, which canary_may_join() had join one another; r[n] is what
+ * each hears. Those of one M bucket pass together or not at all; the evidence of each has the whole
+ * steps that it was judged by, and how many candidates they ran with. RUNNING: its bucket did not
+ * pass, and who is at fault is not known; REFUSE: it is at fault itself. */
+void canary_run_set(const struct stage_env *env, struct candidate *const *c, int n,
+                    double timeout_s, enum stage_result *r);
 
 /* Judges a HOOK_COMPARE of two kernels of which `evidence` is the candidate's: NULL, or what is
  * wrong in words (static or in `buf`). Used by shadow_run and by the watch over active kernels. */

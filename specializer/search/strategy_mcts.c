@@ -85,7 +85,7 @@ static bool take(struct batch *b, const struct search *s, int32_t id)
 
 typedef bool budget_fn(const struct advice_budget *t, const struct search *s, int32_t id);
 
-/* A point that a language model named, if its budget allows it. */
+/* Takes a point that a language model named, if its budget allows it. */
 static bool take_told(struct mcts_tree *t, const struct search *s, struct batch *b, int32_t id,
                       budget_fn *may)
 {
@@ -158,7 +158,7 @@ static void plant_families(struct mcts_tree *t, const struct search *s)
     free(leader);
 }
 
-/* Best of every family, winners of neighbours, the fastest known. */
+/* Adds the best point of every family, winners of similar slots, and the fastest known points. */
 static void plant_all(struct mcts_tree *t, const struct search *s)
 {
     int32_t best[MCTS_CHILDREN];
@@ -316,7 +316,7 @@ static void want_moves(struct mcts_tree *t, const struct search *s)
         t->wants++;
         return;
     }
-    for (int i = 0; i < n; i++) /* nobody was asked: the next batch may want them */
+    for (int i = 0; i < n; i++) /* nothing was asked: the next batch may */
         t->node[t->of[l[i].id[0]]].wanted--;
 }
 
@@ -349,5 +349,5 @@ static int mcts_propose(void *state, const struct search *s, int32_t *id, int n)
 }
 
 const struct strategy strategy_mcts = {"mcts", mcts_open, mcts_propose, mcts_close};
-/* Four children a node, to be measured beside two; no option offers it. */
+/* Four children for each node instead of two, for measurements; no option selects it. */
 const struct strategy strategy_mcts4 = {"mcts4", mcts4_open, mcts_propose, mcts_close};

@@ -43,7 +43,7 @@ static const char schema[] =
     " verdict TEXT, seconds REAL, tokens_in INTEGER, tokens_out INTEGER);"
     "PRAGMA application_id = 2003330420;";
 
-/* What version 2 added; run on a new file too. */
+/* The tables that schema version 2 added; a new file gets them too. */
 static const char agent_schema[] =
     "CREATE INDEX IF NOT EXISTS trace_event ON trace(event, id);"
     "CREATE TABLE agent_node(env TEXT, slot TEXT, id INTEGER, parent INTEGER, state TEXT,"
@@ -170,7 +170,8 @@ static enum health pragma(struct store *s, const char *sql, char *out, size_t n,
     return h;
 }
 
-/* Whose file is it? HEALTHY: ours and whole, of version *found (0: an empty file). */
+/* Finds out whether the file is a store: HEALTHY if it is one and whole, of version *found (0: an
+ * empty file). */
 static enum health identify(struct store *s, int *found, struct err *err)
 {
     char id[16], version[16], tables[16];
@@ -211,7 +212,8 @@ static enum health bring_up(struct store *s, struct err *err)
     enum health h;
     if (store_begin(s, err) != 0)
         return unusable(s, err);
-    if ((h = identify(s, &found, err)) != HEALTHY) { /* another may have been faster */
+    if ((h = identify(s, &found, err)) !=
+        HEALTHY) { /* another process may have made them meanwhile */
         store_end(s, -1, NULL);
         return h;
     }
@@ -290,7 +292,8 @@ struct store *store_open(const char *path, struct err *err)
     return open_with(path, false, NULL, err);
 }
 
-/* Rows from a time when the clock was ahead would be the newest for as long as that. */
+/* Rows that were written while the clock was ahead would stay the newest until it reaches their
+ * time. */
 static void bring_stamps_back(struct store *s)
 {
     int64_t now = store_stamp(s);
@@ -344,7 +347,7 @@ const char *store_path(const struct store *s)
 
 /* ---- operators' tables ---------------------------------------------------------------------- */
 
-/* One change of an operator with its trace line, as one transaction. */
+/* Writes one change of an operator and its trace line in one transaction. */
 static int change(struct store *s, struct err *err, const char *sql, const char *a, const char *b,
                   const char *event, const char *who)
 {

@@ -3,7 +3,7 @@
 //
 //   chain [--model 0,1,2] [--batch 1,8,32] [--context 512] [--root DIR] [--threads 14]
 //         [--seconds 90] [--quick] [--fine] [--families] [--carveout PERCENT] [--log FILE]
-//         [--attn-mma] [--only REGION] [--format DTYPE] [--brick-mma]
+//         [--attn-mma] [--only REGION] [--format DTYPE] [--brick-mma] [--fixed KNOBS]
 //
 // Builds the step of Llama-3.2-1B, Qwen3-1.7B or Qwen3-4B with random bf16 weights as one graph
 // with programmatic edges, five kernels a layer and the head, each compiled from kernels/*.cu by
@@ -14,6 +14,7 @@
 // search. --families searches with each family of gemv alone, and then lets each region choose.
 // --format: weights in bricks of this format (a number of enum dtype), and brick.cu,
 // or with --brick-mma brick_mma.cu.
+// --fixed: knobs of the projections that are the same in all points ("REGS=48").
 // --attn-mma takes attn_mma for attention; --only searches points of one region (0 to 5), the
 // others stay at their starts.
 #include "tests/device/chain_search.hpp"
@@ -53,7 +54,7 @@ struct options {
         seconds = 90, // of search for a model and batch
         only = -1;    // region that is searched
     bool quick = false, fine = false, families = false, attn_mma = false, brick_mma = false;
-    std::string root = ".";
+    std::string root = ".", fixed;
     FILE *log = nullptr;
 };
 
@@ -171,7 +172,8 @@ static void run(compiler &cc, const model &m, int M, const options &o)
     make(s, m, M, o.context, o.format);
     reference(s);
     bool own = o.format != DTYPE_BF16, wide = own ? o.brick_mma : M > 4;
-    const family &projections = own && wide ? bricks_mma : own ? bricks : wide ? mma : direct;
+    family projections = own && wide ? bricks_mma : own ? bricks : wide ? mma : direct;
+    projections.fixed = o.fixed.c_str();
     search f(s, cc, wide ? 1.5e-2 : 1e-4, o.log);
     if (begin(f, projections, o)) {
         f.row("start");
@@ -237,6 +239,8 @@ static bool parse(int argc, char **argv, options *o)
             o->only = atoi(v);
         else if (name == "--root")
             o->root = v;
+        else if (name == "--fixed")
+            o->fixed = v;
         else if (name == "--log")
             o->log = fopen(v, "w");
         else {

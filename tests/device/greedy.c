@@ -36,7 +36,7 @@ static bool run(struct rig *r, const int32_t *token, int32_t from, int32_t to,
     made->row[s->rows] = s->m - 1;
     made->sample[s->rows++] = (struct sample_row){.params = &tops, .target = -1};
     s->context = to;
-    int failed = r->ops->step(r->b, s, NULL, NULL, &e);
+    int failed = r->ops->step(r->b, s, NULL, &e);
     check(!failed, false, "%s: tokens %d to %d: %s", r->ops->name, from, to, e.msg);
     return !failed;
 }
@@ -84,7 +84,7 @@ int greedy_main(const char *path)
         compare(&gpu, &cpu, token, (int32_t)n);
     for (int r = 0; r < REGION_COUNT; r++)
         printf("     %-9s %s\n", region_name((enum region)r),
-               dtype_name(device_type(m, (enum region)r, m->shape.layers - 1)));
+               dtype_name(device_type(m, (enum region)r, m->shape.layers - 1, 1)));
     rig_close(&gpu);
     rig_close(&cpu);
     free(ids);

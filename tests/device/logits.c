@@ -40,7 +40,7 @@ static int feed(struct rig *r, const struct text *t, int32_t from, int32_t to, b
                      .sample = sample};
     for (int32_t i = 0; i < s.rows; i++)
         sample[i] = (struct sample_row){.params = &greedy, .target = -1};
-    if (r->ops->step(r->b, &s, NULL, NULL, e))
+    if (r->ops->step(r->b, &s, NULL, e))
         return -1;
     size_t n = (size_t)s.rows * (size_t)r->model->shape.vocab;
     float *l = xmalloc(n * sizeof *l + 1);

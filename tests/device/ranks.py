@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ranks.py PROGRAM... -- [option...]: what a model says as one process and as several.
+"""ranks.py PROGRAM... -- MODEL,... RANKS,... [--search SECONDS] [option...]: one process and several.
 
 Starts `PROGRAM... serve` once for each number of ranks and each model, asks the same questions
 greedily and compares tokens and log-probabilities. Several ranks on one GPU sum through the host's
 memory (engine/cuda/collective_host.c), so this holds everything but NCCL against one rank.
+
+--search: after that the most ranks serve for so long while kernels are searched for; says how many
+slots got one, with what table each rank's last step ran, and how the answers compare; then a rank
+is killed while it computes, and how and when the server ended is said.
 """
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.request
 
 PROMPTS = ["sharp tools", "The river is wide and the boat is small. " * 12, "a"]
@@ -19,10 +26,11 @@ TOKENS = 48
 
 
 class Server:
-    def __init__(self, program, model, ranks, options):
+    def __init__(self, program, model, ranks, options, search=False):
         self.folder = tempfile.TemporaryDirectory()
         self.process = subprocess.Popen(
-            [*program, "serve", "--model", model, "--port", "0", "--specializer-enabled=false",
+            [*program, "serve", "--model", model, "--port", "0",
+             f"--specializer-enabled={'true' if search else 'false'}",
              "--store", self.folder.name + "/s.db", f"--engine-ranks={ranks}", *options],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.log = []
@@ -40,8 +48,11 @@ class Server:
                     raise RuntimeError("".join(self.log)[-1500:]) from None
                 time.sleep(0.1)
 
-    def ask(self, prompt):
-        body = {"prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "logprobs": 1,
+    def get(self, path):
+        return urllib.request.urlopen(self.url + path, timeout=20).read().decode()
+
+    def ask(self, prompt, tokens=TOKENS):
+        body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": 1,
                 "ignore_eos": True, "return_token_ids": True}
         request = urllib.request.Request(self.url + "/v1/completions", json.dumps(body).encode(),
                                          {"Content-Type": "application/json"})
@@ -71,9 +82,50 @@ def agree(want, got):
     return tokens, max([abs(a - b) for a, b in zip(want[1][:tokens], got[1][:tokens])] or [0])
 
 
+def killed(s):
+    """A rank that dies while it computes: the server's exit status, and seconds until then."""
+    rank = int(re.search(r"rank 1 of \d+ is here: process (\d+)", "".join(s.log)).group(1))
+
+    def one():
+        try:
+            s.ask(PROMPTS[2], 4000)
+        except urllib.error.HTTPError as answer:
+            answer.close()
+    thread = threading.Thread(target=one, daemon=True)
+    thread.start()
+    time.sleep(0.5)
+    begun, busy = time.time(), thread.is_alive()
+    os.kill(rank, signal.SIGKILL)
+    rc = s.process.wait(60)
+    return f"rank 1 killed while it computes ({busy}): exit {rc} after {time.time() - begun:.2f} s"
+
+
+def search(program, model, ranks, seconds, options, want):
+    s = Server(program, model, ranks, options, search=True)
+    end, took, tables = time.time() + seconds, [], {}
+    while time.time() < end:
+        t0 = time.time()
+        got = [s.ask(p) for p in PROMPTS]
+        took.append(len(PROMPTS) * TOKENS / (time.time() - t0))
+        tables = dict(re.findall(r'whet_rank_table_version\{rank="(\d+)"\} (\d+)', s.get("/metrics")))
+    slots = json.loads(s.get("/specializer"))["specializer"]["slots"]
+    active = [x["slot"] for x in slots if x["state"] == "active"]
+    same = ["%d tokens, %.4f" % agree(a, b) for a, b in zip(want, got)]
+    print(f"{model} x{ranks}, {seconds} s of search: {len(active)} slots have kernels: {' '.join(active)}; "
+          f"tables {tables}; {took[0]:.0f} -> {took[-1]:.0f} tokens/s one by one; {'; '.join(same)}", flush=True)
+    print("   ", killed(s))
+    for text in s.log[-6:]:
+        print("   ", text.split("Z ", 1)[-1].strip()[:200])
+
+
 def main():
     at = sys.argv.index("--")
     program, (models, ranks, *options) = sys.argv[1:at], sys.argv[at + 1:]
+    seconds = 0
+    if "--search" in options:
+        where = options.index("--search")
+        seconds = int(options[where + 1])
+        del options[where:where + 2]
     for model in models.split(","):
         said = {}
         for n in map(int, ranks.split(",")):
@@ -94,6 +146,8 @@ def main():
             for text in s.log:
                 if "memory plan" in text or "rank 1" in text or "through" in text or "NCCL" in text:
                     print("   ", text.split("Z ", 1)[-1].strip()[:170])
+        if seconds:
+            search(program, model, max(said), seconds, options, said[min(said)])
 
 
 main()

@@ -66,7 +66,7 @@ static bool one_by_one(struct rig *r, struct sequences *q, struct err *e)
     static struct made_step b;
     for (int32_t n = PROMPT; n < LENGTH; n++) {
         build(&b, q, n, n);
-        if (r->ops->step(r->b, &b.step, NULL, NULL, e))
+        if (r->ops->step(r->b, &b.step, NULL, e))
             return false;
         take(q, &b, n);
     }
@@ -80,7 +80,7 @@ static bool ahead(struct rig *r, struct sequences *q, struct err *e)
         struct made_step *now = &b[n % 2], *before = &b[(n + 1) % 2];
         if (n < LENGTH)
             build(now, q, n, n == PROMPT ? n : n - 1);
-        if (n < LENGTH && r->ops->step_start(r->b, &now->step, NULL, NULL, e) != 0)
+        if (n < LENGTH && r->ops->step_start(r->b, &now->step, NULL, e) != 0)
             return false;
         if (n > PROMPT) {
             if (r->ops->step_wait(r->b, &before->step, e))

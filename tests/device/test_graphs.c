@@ -80,7 +80,7 @@ static bool same_bits(const struct rig *r, const struct made_step *b, const floa
 static bool run(struct rig *r, struct made_step *b, float *to)
 {
     struct err e = {""};
-    int failed = r->ops->step(r->b, &b->step, NULL, NULL, &e);
+    int failed = r->ops->step(r->b, &b->step, NULL, &e);
     check(!failed, false, "step of %d tokens: %s", b->step.m, e.msg);
     if (!failed && to)
         fetch(r, b, to);

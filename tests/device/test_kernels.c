@@ -74,7 +74,8 @@ static double step_logits(struct rig *r, struct small *s, struct slot *slot,
 {
     struct err e = {""};
     int64_t t0 = clock_ns();
-    int failed = r->ops->step(r->b, &s->step, slot, override, &e);
+    const struct overrides o = {1, {{slot, override}}};
+    int failed = r->ops->step(r->b, &s->step, override ? &o : NULL, &e);
     double us = (double)(clock_ns() - t0) * 1e-3;
     check(!failed, false, "step: %s", e.msg);
     cudaMemcpy(out, r->b->logits, (size_t)s->step.m * (size_t)r->model->shape.vocab * 4,

@@ -102,7 +102,7 @@ static void make_wide(struct wide *s)
 static void run(struct rig *r, struct wide *s, float *logits)
 {
     struct err e = {""};
-    check(r->ops->step(r->b, &s->step, NULL, NULL, &e) == 0, false, "a wide step: %s", e.msg);
+    check(r->ops->step(r->b, &s->step, NULL, &e) == 0, false, "a wide step: %s", e.msg);
     cudaMemcpy(logits, r->b->logits, (size_t)shape.vocab * 4, cudaMemcpyDeviceToHost);
 }
 

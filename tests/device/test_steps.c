@@ -14,6 +14,7 @@
 #include "config/err.h"
 #include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/memory.h"
+#include "kernels/bricks.h"
 #include "tests/device/device_test.h"
 
 enum { PAGES = 1024 };
@@ -58,7 +59,7 @@ static void feed(struct made_step *b, const struct text *t, int32_t from, int32_
 static bool step(struct rig *r, struct made_step *b)
 {
     struct err e = {""};
-    int failed = r->ops->step(r->b, &b->step, NULL, NULL, &e);
+    int failed = r->ops->step(r->b, &b->step, NULL, &e);
     check(!failed, false, "%s: a step of %d tokens: %s", r->ops->name, b->step.m, e.msg);
     return !failed;
 }
@@ -249,21 +250,23 @@ static void bad_steps_are_refused(struct rig *gpu, const char *name)
     step_begin(&a);
     feed(&a, &t, 0, 4, gpu->model->shape.vocab, &greedy);
     a.tokens[2] = gpu->model->shape.vocab;
-    check(gpu->ops->step(gpu->b, &a.step, NULL, NULL, &e) == -1 && strstr(e.msg, "token"), false,
+    check(gpu->ops->step(gpu->b, &a.step, NULL, &e) == -1 && strstr(e.msg, "token"), false,
           "%s: a token beyond the vocabulary is refused", name);
     a.tokens[2] = 0;
     a.kv_at[1] = PAGES * KV_PAGE;
-    check(gpu->ops->step(gpu->b, &a.step, NULL, NULL, &e) == -1 && strstr(e.msg, "page"), false,
+    check(gpu->ops->step(gpu->b, &a.step, NULL, &e) == -1 && strstr(e.msg, "page"), false,
           "%s: a position beyond the cache is refused", name);
     a.kv_at[1] = 1;
     check(step(gpu, &a), false, "%s: and the next step runs", name);
 }
 
-void test_steps_of(const struct shape_row *row, enum dtype type)
+/* `copies`: steps of many tokens read bf16 beside weights in their own format. */
+static void steps_with(const struct shape_row *row, enum dtype type, bool copies)
 {
     const char *name = row->name;
     struct model *m = model_random(&row->shape, type, 11);
     m->own_formats = true;
+    m->bf16_copies = copies;
     struct rig gpu, cpu = {0};
     if (rig_open(&gpu, &whet_backend_cuda, m, PAGES, STEP_TOKENS, STEP_ROWS) &&
         rig_open(&cpu, &backend_cpu, m, PAGES, STEP_TOKENS, STEP_ROWS)) {
@@ -276,6 +279,13 @@ void test_steps_of(const struct shape_row *row, enum dtype type)
     rig_close(&gpu);
     rig_close(&cpu);
     model_close(m);
+}
+
+void test_steps_of(const struct shape_row *row, enum dtype type)
+{
+    steps_with(row, type, false);
+    if (brick_bytes((int)type))
+        steps_with(row, type, true);
 }
 
 void test_steps(void)

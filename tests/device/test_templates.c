@@ -66,7 +66,7 @@ static void make(struct batch *b, int32_t first, int32_t n, int32_t from, int32_
 static bool step(struct rig *r, struct batch *b)
 {
     struct err e = {""};
-    int failed = r->ops->step(r->b, &b->step, NULL, NULL, &e);
+    int failed = r->ops->step(r->b, &b->step, NULL, &e);
     check(!failed, false, "step of %d tokens: %s", b->step.m, e.msg);
     return !failed;
 }
@@ -109,7 +109,7 @@ static double timed_ahead(struct rig *r, const struct batch *b)
         if (i == 20)
             t0 = clock_ns();
         now->sample = two[i % 2].sample;
-        if (r->ops->step_start(r->b, now, NULL, NULL, &e) < 0 ||
+        if (r->ops->step_start(r->b, now, NULL, &e) < 0 ||
             (i > 0 && r->ops->step_wait(r->b, before, &e))) {
             check(false, false, "steps started ahead: %s", e.msg);
             return -1;

@@ -135,6 +135,13 @@ class Server:
             assert time.time() < end, f"{name} stays {now}, not {value}"
             time.sleep(0.02)
 
+    def wait_text(self, words):
+        """Until it has said so: /ready does not wait for ever for the specializer."""
+        end = time.time() + PATIENCE
+        while words not in self.text():
+            assert time.time() < end and self.process.poll() is None, f"{words!r}: {self.text()}"
+            time.sleep(0.02)
+
     # ---- the end ----------------------------------------------------------------------------
 
     def signal(self, number):

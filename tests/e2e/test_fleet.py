@@ -361,6 +361,38 @@ def test_what_many_say_serves_them_well_is_tried_first(member, pg):
 
 
 @pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+def test_one_that_joins_proves_what_others_found_in_several_slots_together(member, pg):
+    """Whether they win here is for this machine to say; that they come as a set, and that each has every stage
+    behind it before it serves, is not."""
+    several = ("--specializer-slots", "mlp_out/m1,mlp_in/m1,head/m1,attn_out/m1")
+    found = """SELECT DISTINCT ON (slot) slot, env, key, template, source, knobs FROM whet_kernel
+               WHERE speed > 1.05 ORDER BY slot, speed DESC"""
+    first = online(member(*several))
+    with Load(first):
+        rows = until(lambda: (r := pg.sql(found)) and len(r) >= 2 and r, first.text, LONGER)
+    assert first.stop() is None
+    pg.sql("DELETE FROM whet_kernel; DELETE FROM whet_lease;" +
+           ";".join(row_sql(env, key, digit * 16, slot=slot, template=template, source=source, knobs=knobs,
+                            speed=3) for slot, env, key, template, source, knobs in rows for digit in "ab"))
+    offered = {key for _, _, key, *_ in rows}
+    second = online(member("--specializer-starts=false", *several))
+
+    def trace(key=None):
+        rows = second.get("/admin/trace", headers=KEY).json()["trace"]
+        return [r["event"] for r in rows if r.get("kernel") == key]
+
+    with Load(second):
+        until(lambda: "fleet_set" in trace(), second.text, LONGER)
+        ends = {"active", "refused", "deferred", "set_aside", "runner_up"}
+        until(lambda: all(ends & set(trace(key)) for key in offered), second.text, LONGER)
+    for key in offered:
+        stages = trace(key)[::-1]
+        assert stages[0] == "proposed", stages
+        if "active" in stages:
+            assert {"built", "probed", "benched", "shadowed", "canary"} <= set(stages), stages
+
+
+@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
 def test_neither_requests_nor_the_search_wait_for_a_slow_database(member, pg):
     slow = Slow(pg)
     server = online(member(uri=slow.uri))

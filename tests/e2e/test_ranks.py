@@ -307,6 +307,23 @@ def test_a_kernel_that_faults_on_another_rank_ends_the_server_and_is_proven_agai
 # ---- starting -----------------------------------------------------------------------------------
 
 
+def test_a_bench_runs_its_steps_on_all_ranks():
+    bench = lambda mode: subprocess.run(
+        [BINARY, "bench", mode, "--model", "random:tiny", "--batch", "1,3", "--context", "40", "--prompt", "40",
+         "--pairs", "1", "--engine-ranks=2", "--engine-backend=cpu", "--engine-threads=1"],
+        capture_output=True, text=True, timeout=PATIENCE)
+    for mode, lines in (("decode", ["batch 1 context 40", "batch 3 context 40"]), ("prefill", ["prompt 40"])):
+        run = bench(mode)
+        assert run.returncode == 0, run.stderr
+        assert "rank 1 of 2 is ready" in run.stderr
+        for line in lines:
+            assert re.search(f"^{line} .*tok/s", run.stdout, re.M), run.stdout
+    run = bench("step")
+    assert run.returncode == 1 and "step measures regions, which it cannot of several ranks" in run.stderr
+    assert "rank" not in run.stderr.split("whet bench: ")[0]
+    assert not shared_memory()
+
+
 def test_a_model_that_cannot_be_cut_says_so(ranks):
     s = ranks(2, model=MODEL, wait=False)
     assert s.wait() == 1

@@ -92,6 +92,18 @@ def test_the_table_of_kernels_is_made_of_its_recordings():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_what_was_said_of_the_texts_at_eight_tokens_is_there():
+    """A plan and a text for each first text of the table, a repair for each that was repaired."""
+    said = lines("exchanges_m8")
+    rows = [t for t in lines("texts") if t["when"] == "2026-11-25"]
+    assert rows and all(x["model"] and x["reply"] and x["verdict"] for x in said)
+    for t in rows:
+        of = [x["kind"] for x in said
+              if (x["shape"], x["region"]) == (t["shape"], t["slot"]) and x["verdict"] == "accepted"]
+        assert of.count("plan") >= t["text"] and of.count("code") >= t["text"], (t, of)
+        assert of.count("debug") >= t["repairs"], (t, of)
+
+
 def test_texts_of_a_store_become_lines(tmp_path):
     store = tmp_path / "store.db"
     db = sqlite3.connect(store)

@@ -48,12 +48,14 @@ def store(tmp_path):
 
 def test_second_server_works_with_a_copy_and_leaves_the_first_ones_alone(start, store):
     first = start("--store", store, *ON)
+    first.wait_text("; store ")
     put_on_trial(store)
     reference = store + ".references/0123456789abcdef.ref"
     with open(reference, "wb") as f:
         f.write(b"what inputs should give")
     second = start("--store", store, *ON)
     assert second.complete("Bread is")["choices"][0]["text"]
+    second.wait_text("; store ")
     said = [line for line in second.text().splitlines() if "in use by" in line]
     assert len(said) == 1, second.text()
     assert f"store {store} is in use by process {first.process.pid} since 20" in said[0]
@@ -72,10 +74,12 @@ def test_second_server_works_with_a_copy_and_leaves_the_first_ones_alone(start, 
 
 def test_killed_server_gives_its_store_back_and_only_then_is_its_kernel_suspected(start, store):
     first = start("--store", store, *ON)
+    first.wait_text("; store ")
     put_on_trial(store)
     first.signal(signal.SIGKILL)
     first.wait()
     next_one = start("--store", store, *ON)
+    next_one.wait_text("; store ")
     assert "in use" not in next_one.text()
     assert "the last process ended while 1 kernel was on trial" in next_one.text()
     assert trial(store) == (0, 1)
@@ -110,6 +114,7 @@ def test_store_where_everybody_can_make_files_is_refused_and_requests_are_served
     (objects / f"{KEY}.so").write_bytes(b"\x7fELF planted")
     server = start("--store", str(shared / "x.db"), *ON)
     assert server.complete("Bread is")["choices"][0]["text"]
+    server.wait_text("serving on without")
     said = [line for line in server.text().splitlines() if "serving on without" in line]
     assert len(said) == 1, server.text()
     assert f"folder {shared} is shared by all users" in said[0]
@@ -123,6 +128,7 @@ def test_folder_of_objects_that_is_a_link_is_not_followed(start, store, tmp_path
     os.symlink(elsewhere, store + ".objects")
     server = start("--store", store, *ON)
     assert server.complete("Bread is")["choices"][0]["text"]
+    server.wait_text("nothing is searched for")
     assert re.search(r"elsewhere may be written by other users .*nothing is searched for",
                      server.text()), server.text()
     assert not list(elsewhere.iterdir())

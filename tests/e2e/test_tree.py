@@ -67,7 +67,10 @@ def test_a_guard_of_another_name_is_found_and_renamed(tmp_path):
 
 def test_a_name_of_no_file_and_a_source_that_nobody_builds_are_found(tmp_path):
     plant(tmp_path, {"README.md": "`engine/plan.c`, `engine/gone.c`, `life.h`, `scripts/nothing`\n",
-                     "engine/meson.build": "files('plan.c')\n",
+                     "ARCHITECTURE.md": "`plan_walk()`, `PLAN_ALL()`, `plan_gone()`\n",
+                     "engine/meson.build": "files('plan.c', 'plan_order.c')\n",
+                     "engine/plan_order.c": "static int *plan_walk(int x)\n{\n    plan_gone();\n}\n"
+                                            "#define PLAN_ALL(x) x\n",
                      "engine/plan.c": "/* see specializer/gone.h, and kernels/<file>.def */\n",
                      "engine/orphan.c": "int x;\n", "kernels/cpu/new.def": "",
                      "tests/kernels/test_bad.c": '{"sleeps", OUT}',
@@ -76,6 +79,7 @@ def test_a_name_of_no_file_and_a_source_that_nobody_builds_are_found(tmp_path):
     code, said = run(tmp_path, "check-lists")
     of_ours = [line for line in said.splitlines() if not line.startswith("scripts/check-lists ")]
     assert code == 1 and sorted(of_ours) == [
+        "ARCHITECTURE.md names plan_gone(), which is not there",
         "README.md names engine/gone.c, which is not there",
         "README.md names life.h, which is not there",
         "README.md names scripts/nothing, which is not there",

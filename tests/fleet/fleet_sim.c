@@ -5,12 +5,16 @@
  *
  * SERVERS searches over the measured points of TABLE (tests/golden/tune_table.json), sharing the
  * PostgreSQL at URI through the statements that servers use; strategy, cost model and the reader of
- * rows are the program's own. Only time is made up: a candidate costs the seconds that its build,
- * probe and bench took when the table was measured, a promotion PROMOTE_S more, and events happen
- * in the order of that clock. What a server measures has noise of its own of the size that its
- * bench had. Each table makes PARTS slots: itself, and parts of it with 40 % of the points left out
- * by lot, which are other landscapes of the same machine. DEAD servers die in the middle of their
- * first leases and tell nobody. Prints one line of JSON a seed.
+ * rows are the program's own, and so are the rules by which winners of others are gathered and
+ * judged together. Only time is made up: a candidate costs the seconds that its build, probe and
+ * bench took when the table was measured, one after the other; live steps cost SHADOW_S for each
+ * candidate that they are to judge and CANARY_S for all that can be judged together, and once more
+ * for each half of what did not pass; events happen in the order of that clock. What a
+ * server measures has noise of its own of the size that its bench had; whole steps see the truth:
+ * kernels of one M bucket pass unless they are slower together than what serves. Each table makes
+ * PARTS slots: itself, and parts of it with 40 % of the points left out by lot, which are other
+ * landscapes of the same machine. DEAD servers die in the middle of their first leases and tell
+ * nobody. Prints one line of JSON a seed.
  */
 #include <math.h>
 #include <stdio.h>
@@ -25,14 +29,17 @@
 #include "specializer/fleet/fleet_row.h"
 #include "specializer/fleet/fleet_schema.h"
 #include "specializer/fleet/fleet_sql.h"
+#include "specializer/pipeline/canary.h"
 #include "specializer/search/strategy.h"
 #include "tune/table.h"
 
 enum { BATCH = 6, SLOTS_MOST = 32, SERVERS_MOST = 64 };
 #define MIN_GAIN 0.02
 #define NEAR 0.95
-#define PROMOTE_S 6.0 /* shadow and canary, under load */
-#define HEAR_S 1.0    /* until a server told of what it did */
+#define SHADOW_S 1.0   /* the whole model, and eight comparisons under load */
+#define CANARY_S 5.0   /* whole steps of all M at the same time */
+#define HARMLESS 0.995 /* as specializer/pipeline/canary.c has it */
+#define HEAR_S 1.0     /* until a server told of what it did */
 #define BUDGET_S 3600.0
 #define DROP 0.4
 #define DRY_SCALE 24.0 /* as specializer/observe.c judges what a slot is worth */
@@ -54,7 +61,10 @@ struct looking {
     double seen, truth; /* of the kernel that serves: as measured here, as it is */
     double near_s;      /* when it came within 5 %; below 0: not yet */
     int measured, dry;
-    int32_t *behind;
+    struct {
+        int32_t id;
+        double trial_s; /* since when it is on trial elsewhere; below 0: something came of it */
+    } * behind;
     int behinds;
     struct said {
         struct fleet_word word;
@@ -66,8 +76,11 @@ struct looking {
     int32_t serving; /* -1: eager */
     int32_t offer;   /* -1: none */
     double gain;     /* of the offer */
-    double top;      /* the fastest that was told of */
-    bool *counted;   /* [space_size] as measured, by another server */
+    double offer_s;  /* since when there is one */
+    int32_t passed;  /* benched, and waits for live steps; -1: none */
+    double passed_gain, passed_s;
+    double top;    /* the fastest that was told of */
+    bool *counted; /* [space_size] as measured, by another server */
 };
 
 struct member {
@@ -76,12 +89,15 @@ struct member {
     struct looking look[SLOTS_MOST];
     int64_t seq;
     double at_s;
-    bool ending; /* the next event is the end of a batch */
-    bool dead;
-    int slot; /* of the batch */
-    bool adopts;
-    int32_t id[BATCH];
+    enum { BEGINS, BENCHES, JUDGES } next;
+    bool dead, gathers; /* gathers: the batch is one of winners of others */
+    struct {
+        int slot;
+        int32_t id;
+    } batch[BATCH];
     int n, tried;
+    int set[OVERRIDES_MOST], sets; /* the slots whose candidates are judged */
+    int canaries;
 };
 
 struct world {
@@ -161,7 +177,7 @@ static void tell(struct world *w, struct member *m, cJSON *rows)
 static bool is_behind(const struct looking *k, int32_t id)
 {
     for (int i = 0; i < k->behinds; i++)
-        if (k->behind[i] == id)
+        if (k->behind[i].id == id)
             return true;
     return false;
 }
@@ -180,9 +196,9 @@ static void hear_word(struct looking *k, const struct fleet_row *r, int32_t id)
         k->measured++;
         k->dry++;
     }
-    x->word = (struct fleet_word){id, r->speed, fleet_row_won(r)};
+    x->word = (struct fleet_word){id, r->speed, fleet_row_offered(r)};
     memcpy(x->server, r->server, sizeof x->server);
-    if (x->word.won && r->speed > k->top) {
+    if (fleet_row_won(r) && r->speed > k->top) {
         k->top = r->speed;
         k->dry = 0;
     }
@@ -205,8 +221,12 @@ static void hear_row(struct world *w, struct member *m, const struct fleet_row *
     if (k->search.trial[id] == TRIAL_NONE) {
         search_pending(&k->search, &id, 1);
         k->behind = realloc(k->behind, (size_t)(k->behinds + 1) * sizeof *k->behind);
-        k->behind[k->behinds++] = id;
+        k->behind[k->behinds].trial_s = m->at_s;
+        k->behind[k->behinds++].id = id;
     }
+    for (int i = 0; i < k->behinds && !fleet_row_on_trial(r); i++)
+        if (k->behind[i].id == id)
+            k->behind[i].trial_s = -1;
     hear_word(k, r, id);
 }
 
@@ -234,7 +254,7 @@ static void hear(struct world *w, struct member *m)
     } while (n == FLEET_PAGE);
 }
 
-/* ---- a batch --------------------------------------------------------------------------------- */
+/* ---- what to do ------------------------------------------------------------------------------ */
 
 static double worth(const struct looking *k)
 {
@@ -248,24 +268,40 @@ static int trials(void *ctx, int32_t id, double *speed)
     return k->search.trial[id] == TRIAL_REFUSED ? -1 : k->trials[id];
 }
 
-/* The slot where a winner of others gains most; -1: none that is worth its proof now. */
-static int offered(const struct world *w, struct member *m)
+/* Of each slot the best kernel of others, if it is worth its proof now. How many there are. */
+static int look_for_offers(const struct world *w, struct member *m)
 {
-    int best = -1;
+    int some = 0;
     for (int i = 0; i < w->slots; i++) {
         struct looking *k = &m->look[i];
         struct fleet_word *word = malloc((size_t)(k->sayings + 1) * sizeof *word);
+        bool had = k->offer >= 0;
         for (int n = 0; n < k->sayings; n++)
             word[n] = k->said[n].word;
         const struct fleet_offer_ask ask = {word, k->sayings, k->serving, k->seen, trials, k};
-        k->offer = fleet_offer_best(&ask, &k->gain);
+        k->offer = k->passed >= 0 ? -1 : fleet_offer_best(&ask, &k->gain);
+        k->offer_s = had ? k->offer_s : m->at_s;
+        some += k->offer >= 0;
         free(word);
-        if (k->offer >= 0 && (best < 0 || k->gain > m->look[best].gain))
-            best = i;
     }
-    return best;
+    return some;
 }
 
+static bool due(const struct world *w, const struct member *m)
+{
+    double gain[2 * SLOTS_MOST], wait_s[2 * SLOTS_MOST];
+    int n = 0;
+    for (int i = 0; i < w->slots; i++) {
+        const struct looking *k = &m->look[i];
+        if (k->offer < 0 && k->passed < 0)
+            continue;
+        gain[n] = k->offer >= 0 ? k->gain : k->passed_gain;
+        wait_s[n++] = m->at_s - (k->offer >= 0 ? k->offer_s : k->passed_s);
+    }
+    return fleet_offers_due(gain, wait_s, n);
+}
+
+/* The worthiest slot that nobody else searches and that waits for nothing here. */
 static int lease(struct world *w, struct member *m)
 {
     const char *wish[SLOTS_MOST];
@@ -275,6 +311,8 @@ static int lease(struct world *w, struct member *m)
     int n = 0;
     for (int i = 0; i < w->slots; i++) {
         double v = worth(&m->look[i]);
+        if (m->look[i].offer >= 0 || m->look[i].passed >= 0)
+            continue;
         int at = n++;
         for (; at > 0 && value[at - 1] < v; at--) {
             value[at] = value[at - 1];
@@ -291,37 +329,69 @@ static int lease(struct world *w, struct member *m)
     return -1;
 }
 
-static void propose(struct member *m)
+/* ---- a batch --------------------------------------------------------------------------------- */
+
+/* Points of which nothing was heard for long may be tried. */
+static void lapse(const struct member *m, struct looking *k)
 {
-    struct looking *k = &m->look[m->slot];
+    int kept = 0;
+    for (int i = 0; i < k->behinds; i++)
+        if (k->behind[i].trial_s >= 0 && m->at_s - k->behind[i].trial_s > FLEET_TRIAL_S)
+            search_forget(&k->search, k->behind[i].id);
+        else
+            k->behind[kept++] = k->behind[i];
+    k->behinds = kept;
+}
+
+static void propose(struct member *m, int slot, int want)
+{
+    struct looking *k = &m->look[slot];
+    lapse(m, k);
+    int32_t id[BATCH];
     space_predict(k->space, &m->cost);
     k->search.advice = &k->advice;
-    m->n = strategy_template.propose(k->strategy, &k->search, m->id, BATCH);
+    m->n = strategy_template.propose(k->strategy, &k->search, id, want);
     for (int i = 0; m->n == 0 && i < k->behinds; i++)
-        search_forget(&k->search, k->behind[i]);
+        search_forget(&k->search, k->behind[i].id);
     if (m->n == 0) {
         k->behinds = 0;
-        m->n = strategy_template.propose(k->strategy, &k->search, m->id, BATCH);
+        m->n = strategy_template.propose(k->strategy, &k->search, id, want);
     }
-    search_pending(&k->search, m->id, m->n);
+    search_pending(&k->search, id, m->n);
+    for (int i = 0; i < m->n; i++) {
+        m->batch[i].slot = slot;
+        m->batch[i].id = id[i];
+    }
     if (m->n == 0)
         k->dry += 1000; /* nothing is left there */
 }
 
-/* With $FLEET_SIM_TRACE: a line a batch, and of the slot how far it is. */
-static void trace(const struct world *w, const struct member *m, double took)
+/* Those offers that gain most. */
+static void gather(const struct world *w, struct member *m)
 {
-    static const char *const doing[] = {"waits", "searches", "proves"};
-    int what = m->n == 0 ? 0 : m->adopts ? 2 : 1;
-    if (!getenv("FLEET_SIM_TRACE"))
-        return;
-    fprintf(stderr, "%7.1f server %d %s for %.1f s", m->at_s - took, (int)(m - w->member),
-            doing[what], took);
-    if (m->slot >= 0)
-        fprintf(stderr, ": %s, serves %.3f of the best, holds it for %.3f", w->land[m->slot].slot,
-                m->look[m->slot].truth / w->land[m->slot].best,
-                m->look[m->slot].seen / w->land[m->slot].best);
-    fputc('\n', stderr);
+    for (m->n = 0; m->n < BATCH; m->n++) {
+        int best = -1;
+        for (int i = 0; i < w->slots; i++)
+            if (m->look[i].offer >= 0 && (best < 0 || m->look[i].gain > m->look[best].gain))
+                best = i;
+        if (best < 0)
+            return;
+        struct looking *k = &m->look[best];
+        m->batch[m->n].slot = best;
+        m->batch[m->n].id = k->offer;
+        if (is_behind(k, k->offer))
+            search_forget(&k->search, k->offer);
+        search_pending(&k->search, &k->offer, 1);
+        k->offer = -1;
+    }
+}
+
+/* With $FLEET_SIM_TRACE: a line for what a server does, and for how long. */
+static void trace(const struct world *w, const struct member *m, const char *does, double took)
+{
+    if (getenv("FLEET_SIM_TRACE"))
+        fprintf(stderr, "%7.1f server %d %s %d for %.1f s\n", m->at_s - took, (int)(m - w->member),
+                does, m->next == JUDGES ? m->sets : m->n, took);
 }
 
 /* What a server does next, and how long that takes. */
@@ -329,95 +399,178 @@ static void begin(struct world *w, struct member *m)
 {
     struct record r;
     cJSON *rows = cJSON_CreateArray();
+    int slot;
+    double took = 0;
     hear(w, m);
-    m->slot = offered(w, m);
-    m->adopts = m->slot >= 0;
+    int offers = look_for_offers(w, m);
+    m->gathers = offers > 0 && due(w, m);
     m->n = 0;
-    if (!m->adopts && (m->slot = lease(w, m)) >= 0)
-        propose(m);
-    if (m->adopts) {
-        struct looking *k = &m->look[m->slot];
-        m->id[0] = k->offer;
-        m->n = 1;
-        if (is_behind(k, m->id[0]))
-            search_forget(&k->search, m->id[0]);
-        search_pending(&k->search, m->id, 1);
-    }
-    double took = m->n == 0 ? 10 : 0;
+    if (!m->gathers && (slot = lease(w, m)) >= 0)
+        propose(m, slot, m->look[slot].sayings > 0 ? FLEET_BATCH : BATCH);
+    m->gathers |= m->n == 0 && offers > 0;
+    if (m->gathers)
+        gather(w, m);
     for (int i = 0; i < m->n; i++) {
-        const struct measured *row = &w->land[m->slot].table->row[m->id[i]];
+        const struct measured *row = &w->land[m->batch[i].slot].table->row[m->batch[i].id];
         took += (double)row->build_s + (double)row->probe_s + (double)row->bench_s;
-        fill_record(w, m->slot, m->id[i], &r);
+        fill_record(w, m->batch[i].slot, m->batch[i].id, &r);
         r.state = LIFE_PROPOSED;
         cJSON_AddItemToArray(rows, fleet_kernel_json(&r));
     }
     tell(w, m, rows);
+    took += m->n == 0 ? 10 : 0;
     m->at_s += took;
-    m->ending = m->n > 0;
-    trace(w, m, took);
+    m->next = m->n > 0 ? BENCHES : BEGINS;
+    trace(w, m, m->gathers ? "gathers" : m->n > 0 ? "searches" : "waits", took);
 }
 
-/* The best of the batch goes on to live steps, if it is better than what serves. */
-static void end(struct world *w, struct member *m)
+/* As measured here. True if it is better than what serves, and than the best so far. */
+static bool measure(struct world *w, struct member *m, int slot, int32_t id, struct record *r)
 {
-    struct looking *k = &m->look[m->slot];
-    const struct landscape *l = &w->land[m->slot];
-    uint64_t lot = w->seed * 4099 + (uint64_t)(m - w->member) * 131 + (uint64_t)m->slot;
+    struct looking *k = &m->look[slot];
+    const struct measured *row = &w->land[slot].table->row[id];
+    uint64_t lot = w->seed * 4099 + (uint64_t)(m - w->member) * 131 + (uint64_t)slot +
+                   (uint64_t)(k->truth * 1e6) + (uint64_t)k->trials[id] * 7919;
+    double truth = measured_speed(row);
+    double wrong = exp(measured_noise(row) * measured_deviate(lot, id));
+    double ratio = truth / k->truth * wrong, speed = k->seen * ratio;
+    fill_record(w, slot, id, r);
+    r->state = truth > 0 ? LIFE_BENCHED : LIFE_REFUSED;
+    r->evidence.speed = speed;
+    r->evidence.own_s = truth > 0 ? (double)row->own_s / wrong : 0;
+    search_learn(&k->search, id, speed);
+    k->trials[id]++;
+    k->own[id] = speed;
+    if (truth > 0) {
+        struct point p;
+        space_point(k->space, id, &p);
+        cost_learn(&m->cost, space_template(k->space, id), &p, space_facts(k->space),
+                   r->evidence.own_s);
+    }
+    m->tried++;
+    k->measured++;
+    k->dry++;
+    if (ratio < 1 + MIN_GAIN || (k->passed >= 0 && ratio <= k->passed_gain))
+        return false;
+    k->passed = id;
+    k->passed_gain = ratio;
+    k->passed_s = m->at_s;
+    return true;
+}
+
+/* Those who wait for live steps and can share them, which begin now. */
+static void go_live(struct world *w, struct member *m)
+{
+    struct candidate c[OVERRIDES_MOST], *of[OVERRIDES_MOST];
+    m->sets = 0;
+    for (int i = 0; i < w->slots && m->sets < OVERRIDES_MOST; i++) {
+        struct candidate *next = &c[m->sets];
+        next->slot = dispatch_find(w->names, w->land[i].slot);
+        if (m->look[i].passed < 0 || !canary_may_join(of, m->sets, next))
+            continue;
+        of[m->sets] = next;
+        m->set[m->sets++] = i;
+    }
+    m->next = m->sets > 0 ? JUDGES : BEGINS;
+    m->at_s += m->sets > 0 ? m->sets * SHADOW_S + CANARY_S : HEAR_S;
+    if (m->sets > 0)
+        trace(w, m, "proves", m->sets * SHADOW_S + CANARY_S);
+}
+
+/* The end of a batch. The best goes on to live steps, with what others found if that waits. */
+static void bench(struct world *w, struct member *m)
+{
     cJSON *rows = cJSON_CreateArray();
     struct record r;
-    double gain = 1 + MIN_GAIN, before = k->seen, served = k->truth;
-    int32_t winner = -1;
     for (int i = 0; i < m->n; i++) {
-        const struct measured *row = &l->table->row[m->id[i]];
-        double truth = measured_speed(row);
-        double wrong =
-            exp(measured_noise(row) * measured_deviate(lot + (uint64_t)(served * 1e6) +
-                                                           (uint64_t)k->trials[m->id[i]] * 7919,
-                                                       m->id[i]));
-        double ratio = truth / served * wrong;
-        fill_record(w, m->slot, m->id[i], &r);
-        r.state = truth > 0 ? LIFE_BENCHED : LIFE_REFUSED;
-        r.evidence.speed = before * ratio;
-        r.evidence.own_s = truth > 0 ? (double)row->own_s / wrong : 0;
-        search_learn(&k->search, m->id[i], before * ratio);
-        k->trials[m->id[i]]++;
-        k->own[m->id[i]] = before * ratio;
-        if (truth > 0) {
-            struct point p;
-            space_point(k->space, m->id[i], &p);
-            cost_learn(&m->cost, space_template(k->space, m->id[i]), &p, space_facts(k->space),
-                       r.evidence.own_s);
-        }
-        if (ratio >= gain) {
-            gain = ratio;
-            winner = m->id[i];
-        }
+        if (measure(w, m, m->batch[i].slot, m->batch[i].id, &r))
+            m->look[m->batch[i].slot].dry = 0;
         cJSON_AddItemToArray(rows, fleet_kernel_json(&r));
     }
-    m->tried += m->n;
-    k->measured += m->n;
-    k->dry = winner >= 0 ? 0 : k->dry + m->n;
-    if (winner >= 0) {
-        m->at_s += PROMOTE_S;
-        k->seen = before * gain;
-        k->serving = winner;
-        k->truth = measured_speed(&l->table->row[winner]);
+    tell(w, m, rows);
+    hear(w, m);
+    if (!m->gathers && look_for_offers(w, m) > 0) {
+        m->next = BEGINS; /* it waits for the set */
+        m->at_s += HEAR_S;
+        return;
+    }
+    go_live(w, m);
+}
+
+/* ---- live steps ------------------------------------------------------------------------------ */
+
+static void conclude(struct world *w, struct member *m, int slot, bool passed, cJSON *rows)
+{
+    struct looking *k = &m->look[slot];
+    const struct landscape *l = &w->land[slot];
+    struct record r;
+    fill_record(w, slot, k->passed, &r);
+    r.state = passed ? LIFE_ACTIVE : LIFE_REFUSED;
+    r.evidence.own_s = (double)l->table->row[k->passed].own_s;
+    if (passed) {
+        k->seen *= k->passed_gain;
+        k->serving = k->passed;
+        k->truth = measured_speed(&l->table->row[k->passed]);
+        r.evidence.speed = k->seen;
         if (k->truth >= NEAR * l->best && k->near_s < 0)
             k->near_s = m->at_s;
-        fill_record(w, m->slot, winner, &r);
-        r.state = LIFE_ACTIVE;
-        r.evidence.speed = k->seen;
-        r.evidence.own_s = (double)l->table->row[winner].own_s;
-        cJSON_AddItemToArray(rows, fleet_kernel_json(&r));
+    } else {
+        search_learn(&k->search, k->passed, 0);
+        k->own[k->passed] = 0;
     }
-    /* An active row replaces the one that says it was benched. */
-    for (int i = cJSON_GetArraySize(rows) - 2; winner >= 0 && i >= 0; i--)
-        if (strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(cJSON_GetArrayItem(rows, i), "key")),
-                   r.key) == 0)
-            cJSON_DeleteItemFromArray(rows, i);
+    k->passed = -1;
+    cJSON_AddItemToArray(rows, fleet_kernel_json(&r));
+}
+
+/* Whether whole steps with all of them are no slower, in whichever context. */
+static bool pass_together(const struct world *w, const struct member *m, const int *slot, int n)
+{
+    double shared = 1, worst = HUGE_VAL;
+    for (int i = 0; i < n; i++) {
+        const struct looking *k = &m->look[slot[i]];
+        double gain = measured_speed(&w->land[slot[i]].table->row[k->passed]) / k->truth;
+        if (w->land[slot[i]].table->region == REGION_ATTN)
+            worst = fmin(worst, gain); /* a step has one of them */
+        else
+            shared *= gain;
+    }
+    return shared * (isfinite(worst) ? worst : 1) >= HARMLESS;
+}
+
+/* Those of one M bucket: all of them, or halves as long as it takes; each half has a canary of its
+ * own. */
+static void judge(struct world *w, struct member *m, const int *slot, int n, cJSON *rows)
+{
+    bool pass = pass_together(w, m, slot, n);
+    if (!pass && n > 1) {
+        m->at_s += 2 * CANARY_S;
+        m->canaries += 2;
+        judge(w, m, slot, n / 2, rows);
+        judge(w, m, slot + n / 2, n - n / 2, rows);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        conclude(w, m, slot[i], pass, rows);
+}
+
+static void prove(struct world *w, struct member *m)
+{
+    cJSON *rows = cJSON_CreateArray();
+    bool done[OVERRIDES_MOST] = {false};
+    m->canaries++;
+    for (int i = 0; i < m->sets; i++) {
+        int group[OVERRIDES_MOST], n = 0;
+        int at = dispatch_find(w->names, w->land[m->set[i]].slot)->m_index;
+        for (int k = i; k < m->sets; k++)
+            if (!done[k] && dispatch_find(w->names, w->land[m->set[k]].slot)->m_index == at) {
+                group[n++] = m->set[k];
+                done[k] = true;
+            }
+        if (n > 0)
+            judge(w, m, group, n, rows);
+    }
     tell(w, m, rows);
-    m->ending = false;
-    m->at_s += HEAR_S;
+    go_live(w, m); /* who could not share these steps */
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
@@ -442,7 +595,7 @@ static void open_member(struct world *w, struct member *m, int number)
         k->counted = calloc((size_t)space_size(k->space), sizeof *k->counted);
         k->own = calloc((size_t)space_size(k->space), sizeof *k->own);
         k->near_s = w->land[i].best * NEAR <= 1 ? 0 : -1;
-        k->offer = k->serving = -1;
+        k->offer = k->serving = k->passed = -1;
     }
     m->at_s = number * 0.01;
     if (fleet_hello(w->db, &m->self, &err) != 0)
@@ -483,7 +636,7 @@ static void die(struct world *w, struct member *m)
 static void run(struct world *w, int members, int dead)
 {
     double all_s = 0, first_s = HUGE_VAL;
-    int tried = 0, left = members - dead;
+    int tried = 0, canaries = 0, left = members - dead;
     bool done[SERVERS_MOST] = {false};
     w->members = members;
     w->member = calloc((size_t)members, sizeof *w->member);
@@ -495,13 +648,14 @@ static void run(struct world *w, int members, int dead)
         double when = 0;
         if (m->at_s > BUDGET_S)
             break;
-        if (m->ending && number >= members - dead) {
-            die(w, m); /* in the middle of its first batch */
-        } else if (m->ending) {
-            end(w, m);
-        } else {
+        if (m->next == BEGINS)
             begin(w, m);
-        }
+        else if (number >= members - dead)
+            die(w, m); /* in the middle of its first batch */
+        else if (m->next == BENCHES)
+            bench(w, m);
+        else
+            prove(w, m);
         if (!done[number] && number < members - dead && is_near(w, m, &when)) {
             done[number] = true;
             left--;
@@ -509,8 +663,10 @@ static void run(struct world *w, int members, int dead)
             first_s = fmin(first_s, when);
         }
     }
-    for (int i = 0; i < members; i++)
+    for (int i = 0; i < members; i++) {
         tried += w->member[i].tried;
+        canaries += w->member[i].canaries;
+    }
     for (int i = 0; getenv("FLEET_SIM_TRACE") && i < w->slots; i++) {
         fprintf(stderr, "%s: near at", w->land[i].slot);
         for (int k = 0; k < members; k++)
@@ -518,9 +674,9 @@ static void run(struct world *w, int members, int dead)
         fputc('\n', stderr);
     }
     printf("{\"servers\": %d, \"dead\": %d, \"slots\": %d, \"seed\": %llu, \"all_s\": %.1f,"
-           " \"first_s\": %.1f, \"left\": %d, \"tried\": %d}\n",
+           " \"first_s\": %.1f, \"left\": %d, \"tried\": %d, \"canaries\": %d}\n",
            members, dead, w->slots, (unsigned long long)w->seed, left ? -1 : all_s,
-           isfinite(first_s) ? first_s : -1, left, tried);
+           isfinite(first_s) ? first_s : -1, left, tried, canaries);
     fflush(stdout);
 }
 

@@ -42,7 +42,7 @@ static void check_params(const struct params *p)
 
 static void read_params(const char *text, size_t n)
 {
-    static const struct params_model model = {"toy", 259};
+    static const struct params_model model = {"toy", 259, false, true};
     struct api_error e = {0};
     cJSON *body = json_parse(text, n, &e);
     MUST(body || (e.status == 400 && e.message[0]));

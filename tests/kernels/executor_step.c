@@ -46,7 +46,7 @@ static double one_step(struct world *w)
                      .row = &row,
                      .sample = &sample};
     int64_t t0 = clock_ns();
-    if (backend_cpu.step(w->b, &s, NULL, NULL, &e) != 0)
+    if (backend_cpu.step(w->b, &s, NULL, &e) != 0)
         exit(1);
     return (double)(clock_ns() - t0) * 1e-3;
 }

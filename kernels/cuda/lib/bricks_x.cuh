@@ -193,7 +193,7 @@ __device__ __forceinline__ void take(const struct region_args &a, const struct c
 /* ---- a product ------------------------------------------------------------------------------ */
 
 /* Operand B of strips `strip` and on that are abreast, tokens of tile n. Columns beyond the last
- * token have what comes behind it, and nobody looks at their sums. */
+ * token read what lies behind it; their sums are not used. */
 __device__ __forceinline__ uint2 operand_x(const struct input &in, int strip, int n)
 {
     uint2 x = in.lane[strip * M * 8 + n * PER_TILE * 8];

@@ -34,8 +34,8 @@ __device__ __forceinline__ struct token token_of(const struct region_args &a, in
 
 /* What a thread finishes: BY_THREAD thread i sum i of the tile, else the lanes of the warp. */
 struct finisher {
-    int index, local; /* of the sum; of its row in the tile */
-    bool mine;        /* whether there is one for this thread */
+    int index, local; /* number of the sum; of its row in the tile */
+    bool mine;        /* this thread has a sum to finish */
     struct token k;
 };
 

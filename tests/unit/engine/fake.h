@@ -62,8 +62,7 @@ struct backend {
 /* A step under way, with what it must not look up any more. */
 struct fake_inflight {
     const struct step *step;
-    struct slot *slot;
-    const struct kernel *override;
+    const struct overrides *overrides;
     struct sampling params[FAKE_ROWS];
     int32_t *history[FAKE_ROWS];
     bool kept_in;
@@ -155,11 +154,11 @@ static int fake_row(struct backend *b, const struct step *s, int32_t r, struct e
     return 0;
 }
 
-static int fake_step(struct backend *b, const struct step *s, struct slot *slot,
-                     const struct kernel *override, struct err *e)
+static int fake_step(struct backend *b, const struct step *s, const struct overrides *o,
+                     struct err *e)
 {
     fake.steps++;
-    fake.override_steps += override != NULL && slot != NULL;
+    fake.override_steps += o != NULL;
     fake.most_tokens = (uint64_t)s->m > fake.most_tokens ? (uint64_t)s->m : fake.most_tokens;
     fake.most_spans = (uint64_t)s->spans > fake.most_spans ? (uint64_t)s->spans : fake.most_spans;
     if (fake.delay_us + fake.token_us > 0)
@@ -185,8 +184,8 @@ static int fake_step(struct backend *b, const struct step *s, struct slot *slot,
     if (fake.fail_every > 0 && fake.steps % (uint64_t)fake.fail_every == 0)
         return err_set(e, "every such step was told to fail");
     if (s->report)
-        s->report->uncaptured = fake.uncaptured && !override;
-    if (override && fake.fail_override)
+        s->report->uncaptured = fake.uncaptured && !o;
+    if (o && fake.fail_override)
         return err_set(e, "the candidate failed");
     for (int32_t r = 0; r < s->rows; r++)
         if (fake_row(b, s, r, e))
@@ -196,8 +195,8 @@ static int fake_step(struct backend *b, const struct step *s, struct slot *slot,
 
 /* ---- the pipelined fake -------------------------------------------------------------------- */
 
-static int fake_step_start(struct backend *b, const struct step *s, struct slot *slot,
-                           const struct kernel *override, struct err *e)
+static int fake_step_start(struct backend *b, const struct step *s, const struct overrides *o,
+                           struct err *e)
 {
     bool second = b->inflight[0] != NULL;
     fake.starts++;
@@ -212,8 +211,7 @@ static int fake_step_start(struct backend *b, const struct step *s, struct slot 
     }
     struct fake_inflight *f = xcalloc(1, sizeof *f);
     f->step = s;
-    f->slot = slot;
-    f->override = override;
+    f->overrides = o;
     f->kept_in = fake.keep_in > 0 && fake.starts % (uint64_t)fake.keep_in == 0;
     for (int32_t r = 0; r < s->rows; r++) {
         const struct sample_row *row = &s->sample[r];
@@ -259,7 +257,7 @@ static int fake_step_wait(struct backend *b, const struct step *s, struct err *e
     for (int32_t r = 0; r < s->rows && rc == 0; r++)
         rc = fake_restore_row(b, f, r, &copy.sample[r], e);
     if (rc == 0)
-        rc = fake_step(b, &copy, f->slot, f->override, e);
+        rc = fake_step(b, &copy, f->overrides, e);
     for (int32_t r = 0; r < s->rows; r++) {
         s->sample[r].out = copy.sample[r].out;
         drawn[r] = copy.sample[r].out.token;

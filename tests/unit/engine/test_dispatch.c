@@ -62,12 +62,13 @@ static void spans_have_slots_for_few_tokens_where_they_are_asked_for(void **stat
     assert_null(dispatch_find(d, "mlp/m24"));
     assert_null(dispatch_slot(plain, REGION_MLP, 1, 0));
     assert_null(dispatch_find(plain, "mlp/m1"));
-    assert_int_equal(dispatch_whole(d, 3, NULL, NULL), 0); /* eager is its parts */
+    const struct overrides parts = {1, {{s, s->eager}}};
+    assert_int_equal(dispatch_whole(d, 3, NULL), 0); /* eager is its parts */
     dispatch_publish(d, s, &fused);
-    assert_int_equal(dispatch_whole(d, 3, NULL, NULL), 1u << REGION_MLP);
-    assert_int_equal(dispatch_whole(d, 3, s, s->eager), 0); /* a canary of the parts */
-    assert_int_equal(dispatch_whole(d, 2, NULL, NULL), 0);  /* another slot */
-    assert_int_equal(dispatch_whole(plain, 3, NULL, NULL), 0);
+    assert_int_equal(dispatch_whole(d, 3, NULL), 1u << REGION_MLP);
+    assert_int_equal(dispatch_whole(d, 3, &parts), 0); /* a canary of the parts */
+    assert_int_equal(dispatch_whole(d, 2, NULL), 0);   /* another slot */
+    assert_int_equal(dispatch_whole(plain, 3, NULL), 0);
     assert_null(dispatch_find(d, "reduce/m1"));
     dispatch_close(d);
     dispatch_close(plain);

@@ -23,8 +23,8 @@ static uint32_t warm_steps, warm_tokens;
  * there, right or not. */
 static _Atomic uint32_t believes_every, draws_behind;
 
-static int draft_step(struct backend *b, const struct step *s, struct slot *slot,
-                      const struct kernel *override, struct err *e)
+static int draft_step(struct backend *b, const struct step *s, const struct overrides *o,
+                      struct err *e)
 {
     draft_steps++;
     draft_tokens += (uint32_t)s->m;
@@ -40,7 +40,7 @@ static int draft_step(struct backend *b, const struct step *s, struct slot *slot
             s->sample[r].params = &likeliest[r];
         }
     }
-    if (fake_step(b, s, slot, override, e))
+    if (fake_step(b, s, o, e))
         return -1;
     for (int32_t r = 0; r < s->rows; r++)
         if (wrong[r] && s->sample[r].params->seed == 0) /* greedy ones */
@@ -55,10 +55,10 @@ static const struct backend_ops draft_ops = {.name = "draft",
                                              .set_dispatch = fake_set_dispatch,
                                              .step = draft_step};
 
-static int believing_step(struct backend *b, const struct step *s, struct slot *slot,
-                          const struct kernel *override, struct err *e)
+static int believing_step(struct backend *b, const struct step *s, const struct overrides *o,
+                          struct err *e)
 {
-    if (fake_step(b, s, slot, override, e))
+    if (fake_step(b, s, o, e))
         return -1;
     for (int32_t r = 0; r + 1 < s->rows; r++)
         if (fake_span_of(s, s->row[r]) == fake_span_of(s, s->row[r + 1]) &&

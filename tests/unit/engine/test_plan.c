@@ -256,22 +256,49 @@ static void a_format_is_kept_where_the_whole_matrix_has_it(void **state)
     struct model m = qwen();
     struct layer *l = &m.layer[0];
     m.head.type = DTYPE_Q8_0;
-    assert_int_equal(device_type(&m, REGION_HEAD, 0), DTYPE_BF16); /* unless it says so */
+    assert_int_equal(device_type(&m, REGION_HEAD, 0, 1), DTYPE_BF16); /* unless it says so */
     m.own_formats = true;
     l->wq.type = l->wk.type = l->wv.type = DTYPE_Q4_K;
-    assert_int_equal(device_type(&m, REGION_ATTN_IN, 0), DTYPE_Q4_K);
+    assert_int_equal(device_type(&m, REGION_ATTN_IN, 0, 1), DTYPE_Q4_K);
     l->wv.type = DTYPE_Q6_K;
-    assert_int_equal(device_type(&m, REGION_ATTN_IN, 0), DTYPE_BF16);
+    assert_int_equal(device_type(&m, REGION_ATTN_IN, 0, 1), DTYPE_BF16);
     l->gate.type = l->up.type = DTYPE_F16;
-    assert_int_equal(device_type(&m, REGION_MLP_IN, 0), DTYPE_BF16);
+    assert_int_equal(device_type(&m, REGION_MLP_IN, 0, 1), DTYPE_BF16);
     l->wq.type = l->wk.type = l->wv.type = l->gate.type = l->up.type = DTYPE_BF16;
     for (int t = DTYPE_Q8_0; t < DTYPE_COUNT; t++) {
         m.head.type = t;
         bool kept =
             (t >= DTYPE_Q8_0 && t <= DTYPE_Q5_K) || t == DTYPE_F8; /* all others become bf16 */
-        assert_int_equal(device_type(&m, REGION_HEAD, 0), kept ? t : DTYPE_BF16);
+        assert_int_equal(device_type(&m, REGION_HEAD, 0, 1), kept ? t : DTYPE_BF16);
     }
     m.head.type = DTYPE_BF16;
+}
+
+/* With bf16 beside them, steps of many tokens read that: the head by its rows, which are few in a
+ * prompt. The table of the embedding is read by rows and needs no other. */
+static void steps_of_many_tokens_read_the_bf16_beside_a_kept_format(void **state)
+{
+    (void)state;
+    struct model m = qwen();
+    const enum region both[] = {REGION_ATTN_OUT, REGION_MLP_OUT, REGION_HEAD};
+    m.layer[0].wo.type = m.layer[0].down.type = m.head.type = m.embed.type = DTYPE_Q4_K;
+    m.own_formats = true;
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(device_type(&m, both[i], 0, 2048), DTYPE_Q4_K);
+    m.bf16_copies = true;
+    for (int i = 0; i < 3; i++) {
+        assert_true(device_copied(&m, both[i], 0));
+        assert_int_equal(device_type(&m, both[i], 0, OWN_MOST), DTYPE_Q4_K);
+        assert_int_equal(device_type(&m, both[i], 0, OWN_MOST + 1), DTYPE_BF16);
+    }
+    assert_false(device_copied(&m, REGION_EMBED, 0));
+    assert_int_equal(device_type(&m, REGION_EMBED, 0, 2048), DTYPE_Q4_K);
+    assert_true(plan_cost(&m, REGION_MLP_OUT, 0, 16, 16, 512, 16).kept);
+    assert_false(plan_cost(&m, REGION_MLP_OUT, 0, 32, 32, 512, 32).kept);
+    assert_true(plan_cost(&m, REGION_HEAD, 0, 2048, 1, 2048, 1).kept);
+    m.own_formats = false;
+    assert_false(device_copied(&m, REGION_MLP_OUT, 0));
+    m.layer[0].wo.type = m.layer[0].down.type = m.head.type = m.embed.type = DTYPE_BF16;
 }
 
 int main(void)
@@ -288,6 +315,7 @@ int main(void)
         cmocka_unit_test(weights_are_read_once_whatever_the_batch),
         cmocka_unit_test(causal_attention_counts_what_each_token_sees),
         cmocka_unit_test(a_format_is_kept_where_the_whole_matrix_has_it),
+        cmocka_unit_test(steps_of_many_tokens_read_the_bf16_beside_a_kept_format),
         cmocka_unit_test(bytes_are_those_of_the_machines_own_formats),
         cmocka_unit_test(the_roofline_is_the_slower_of_bytes_and_flops),
     };

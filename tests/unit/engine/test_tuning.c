@@ -301,10 +301,12 @@ static void engine_tosses_a_coin_for_the_canary(void **state)
     struct client *c = clients(2);
     struct kernel candidate = {
         .id = "0123456789abcdef", .region = REGION_MLP_IN, .origin = ORIGIN_TEMPLATE};
-    struct canary canary = {.slot = dispatch_slot(engine_dispatch(e), REGION_MLP_IN, 1, 0),
-                            .candidate = &candidate,
-                            .seed = 9,
-                            .want = WANT};
+    struct canary canary = {
+        .candidates = {1, {{dispatch_slot(engine_dispatch(e), REGION_MLP_IN, 1, 0), &candidate}}},
+        .cell = {1},
+        .cells = 1,
+        .seed = 9,
+        .want = WANT};
     canary.step = xcalloc(WANT, sizeof *canary.step);
     engine_canary(e, &canary);
     prompt_text(&c[0], "a canary sings");
@@ -334,6 +336,53 @@ static void engine_tosses_a_coin_for_the_canary(void **state)
     free(c);
 }
 
+/* Cells: what decodes of one token use; a slot of the prompt's step, which uses one of the first
+ * cell too; and two slots that no step uses both of. */
+static void a_canary_of_several_counts_the_steps_of_each_cell(void **state)
+{
+    (void)state;
+    enum { WANT = 60 };
+    struct engine *e = start_with(64, 4);
+    struct client *c = clients(2);
+    struct kernel k = {.id = "0123456789abcdef", .origin = ORIGIN_TEMPLATE};
+    struct dispatch *d = engine_dispatch(e);
+    struct canary canary = {.candidates = {6,
+                                           {{dispatch_slot(d, REGION_MLP_IN, 1, 0), &k},
+                                            {dispatch_slot(d, REGION_ATTN, 1, 1), &k},
+                                            {dispatch_slot(d, REGION_HEAD, 1, 0), &k},
+                                            {dispatch_slot(d, REGION_MLP_IN, 14, 0), &k},
+                                            {dispatch_slot(d, REGION_MLP_OUT, 2, 0), &k},
+                                            {dispatch_slot(d, REGION_MLP_IN, 3, 0), &k}}},
+                            .cell = {7, 8, 48},
+                            .cells = 3,
+                            .seed = 9,
+                            .want = WANT};
+    canary.step = xcalloc(WANT, sizeof *canary.step);
+    engine_canary(e, &canary);
+    prompt_text(&c[0], "fourteen bytes");
+    struct engine_request r = request_of(&c[0], 40);
+    r.ignore_eos = true;
+    submit(e, &r);
+    wait_ends(1);
+    /* The prompt's step, which uses the head of one row, is nobody's. */
+    int have = atomic_load(&canary.have);
+    assert_in_range(have, 38, 39);
+    for (int i = 0; i < have; i++) {
+        assert_int_equal(canary.step[i].cell, 0);
+        assert_int_equal(canary.step[i].m, 1);
+    }
+    atomic_store(&canary.decided, 1); /* the first cell gets no more */
+    prompt_text(&c[1], "a canary of sixteen");
+    r = request_of(&c[1], 40);
+    submit(e, &r);
+    wait_ends(2);
+    assert_int_equal(atomic_load(&canary.have), have);
+    engine_canary(e, NULL);
+    engine_stop(e);
+    free(canary.step);
+    free(c);
+}
+
 /* They would be slower than the incumbent is, and the candidate would seem to gain. */
 static void steps_that_had_to_do_without_a_graph_are_no_samples(void **state)
 {
@@ -342,10 +391,12 @@ static void steps_that_had_to_do_without_a_graph_are_no_samples(void **state)
     struct engine *e = start_with(64, 4);
     struct client *c = clients(1);
     struct kernel candidate = {.id = "0123456789abcdef", .region = REGION_MLP_IN};
-    struct canary canary = {.slot = dispatch_slot(engine_dispatch(e), REGION_MLP_IN, 1, 0),
-                            .candidate = &candidate,
-                            .seed = 9,
-                            .want = WANT};
+    struct canary canary = {
+        .candidates = {1, {{dispatch_slot(engine_dispatch(e), REGION_MLP_IN, 1, 0), &candidate}}},
+        .cell = {1},
+        .cells = 1,
+        .seed = 9,
+        .want = WANT};
     canary.step = xcalloc(WANT, sizeof *canary.step);
     fake.uncaptured = true;
     engine_canary(e, &canary);
@@ -369,10 +420,12 @@ static void engine_drops_a_candidate_that_fails_a_step(void **state)
     struct engine *e = start_with(64, 4);
     struct client *c = clients(1);
     struct kernel candidate = {.id = "0123456789abcdef", .region = REGION_HEAD};
-    struct canary canary = {.slot = dispatch_slot(engine_dispatch(e), REGION_HEAD, 1, 0),
-                            .candidate = &candidate,
-                            .seed = 9,
-                            .want = 50};
+    struct canary canary = {
+        .candidates = {1, {{dispatch_slot(engine_dispatch(e), REGION_HEAD, 1, 0), &candidate}}},
+        .cell = {1},
+        .cells = 1,
+        .seed = 9,
+        .want = 50};
     canary.step = xcalloc(50, sizeof *canary.step);
     fake.fail_override = true;
     engine_canary(e, &canary);
@@ -402,6 +455,7 @@ int main(void)
         cmocka_unit_test(engine_lends_nothing_once_the_device_is_lost),
         cmocka_unit_test(engine_sleeps_the_share_away_while_children_starve),
         cmocka_unit_test(engine_tosses_a_coin_for_the_canary),
+        cmocka_unit_test(a_canary_of_several_counts_the_steps_of_each_cell),
         cmocka_unit_test(steps_that_had_to_do_without_a_graph_are_no_samples),
         cmocka_unit_test(engine_drops_a_candidate_that_fails_a_step),
     };

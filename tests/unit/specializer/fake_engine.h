@@ -27,7 +27,7 @@ struct fake {
     atomic_bool compiler;    /* there is one */
     atomic_bool other_bytes; /* it makes other objects than before */
     atomic_bool no_room;     /* for repacked weights: nothing can be loaded */
-    atomic_int builds, probes, short_probes, benches, short_benches, canaries, turns, loaded,
+    atomic_int builds, probes, short_probes, benches, short_benches, canaries, sets, turns, loaded,
         bad_published, killer, whole_probes, whole_shadows; /* whole_shadows: of such candidates */
     atomic_int builds_die, probes_die; /* so many of the next children are killed */
     atomic_int outrun;                 /* so many of the next clear gains lose whole steps */

@@ -224,6 +224,36 @@ enum stage_result canary_run(const struct stage_env *env, struct candidate *c, d
     return live_verdict(env, c, STAGE_CANARY, timeout_s);
 }
 
+/* Groups as the real one makes them. One with a member that would be refused does not pass, and
+ * does not say who it is. */
+void canary_run_set(const struct stage_env *env, struct candidate *const *c, int n,
+                    double timeout_s, enum stage_result *r)
+{
+    atomic_fetch_add(&fake.sets, 1);
+    for (int i = 0; i < n; i++) {
+        int members = 0;
+        bool bad = false;
+        for (int k = 0; k < n; k++) {
+            bool same = c[k]->slot->m_index == c[i]->slot->m_index;
+            members += same;
+            const char *shy = atomic_load(&fake.shy);
+            bad |= same && (fake_fault(c[k]) == STAGE_CANARY ||
+                            (shy && strcmp(c[k]->slot->name, shy) == 0));
+        }
+        r[i] = live_verdict(env, c[i], STAGE_CANARY, timeout_s);
+        if (bad && members > 1)
+            r[i] = STAGE_RUNNING;
+        c[i]->evidence.canary = (struct gain){50, 0.1, 0.05, 0.15};
+        c[i]->evidence.together = members > 1 ? members : 0;
+    }
+}
+
+bool canary_may_join(struct candidate *const *set, int n, const struct candidate *c)
+{
+    (void)set, (void)c;
+    return n < OVERRIDES_MOST;
+}
+
 const char *compare_verdict(const struct stage_env *env, const struct hook *hook,
                             const struct evidence *evidence, char *buf, size_t n)
 {

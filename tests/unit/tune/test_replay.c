@@ -18,8 +18,11 @@ static void watch(struct seen *w, struct engine *e, const struct slot *slot)
     *w = (struct seen){
         .candidate = {.id = "0123456789abcdef", .region = slot->region, .origin = ORIGIN_TEMPLATE}};
     w->canary = (struct canary){
-        .slot = dispatch_slot(engine_dispatch(e), slot->region, slot->m, slot->context),
-        .candidate = &w->candidate,
+        .candidates = {1,
+                       {{dispatch_slot(engine_dispatch(e), slot->region, slot->m, slot->context),
+                         &w->candidate}}},
+        .cell = {1},
+        .cells = 1,
         .seed = 1,
         .want = WANT,
         .step = xcalloc(WANT, sizeof *w->canary.step)};

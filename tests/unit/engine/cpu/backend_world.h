@@ -224,7 +224,7 @@ static inline void run_step(struct backend *be, struct built *b, const struct fe
 {
     struct err e = {0};
     build(b, feed, n);
-    assert_int_equal(backend_cpu.step(be, &b->step, NULL, NULL, &e), 0);
+    assert_int_equal(backend_cpu.step(be, &b->step, NULL, &e), 0);
 }
 
 static inline void assert_follows(const struct sampled *got, const int32_t *text, int32_t n)

@@ -56,10 +56,10 @@ static void step_refuses_what_it_was_not_opened_for(void **state)
     struct err e = {0};
     build(&b, &(struct feed){text_a, 0, 5, {1, 2, 3}}, 1);
     b.position[4] = 256;
-    assert_int_equal(backend_cpu.step(cpu, &b.step, NULL, NULL, &e), -1);
+    assert_int_equal(backend_cpu.step(cpu, &b.step, NULL, &e), -1);
     assert_non_null(strstr(e.msg, "position 256"));
     b.step.m = TOKENS + 1;
-    assert_int_equal(backend_cpu.step(cpu, &b.step, NULL, NULL, &e), -1);
+    assert_int_equal(backend_cpu.step(cpu, &b.step, NULL, &e), -1);
     assert_non_null(strstr(e.msg, "41 tokens"));
 }
 
@@ -75,7 +75,14 @@ static void machine_constants_are_plausible(void **state)
 
 /* ---- overrides ------------------------------------------------------------------------------ */
 
-static _Atomic int32_t calls;
+static _Atomic int32_t calls, calls_too;
+
+static void run_too(const void *args, const struct team *team)
+{
+    if (team->rank == 0)
+        atomic_fetch_add(&calls_too, 1);
+    eager_cpu(REGION_ATTN_OUT)->run(args, team);
+}
 
 static void run_counted(const void *args, const struct team *team)
 {
@@ -84,22 +91,33 @@ static void run_counted(const void *args, const struct team *team)
     eager_cpu(REGION_MLP_OUT)->run(args, team);
 }
 
-static void override_replaces_one_slot_in_one_step(void **state)
+static void overrides_replace_their_slots_in_one_step(void **state)
 {
     (void)state;
     struct built b;
     struct err e = {0};
-    struct cpu_kernel c;
-    struct kernel k = test_kernel(&c, run_counted, 64);
+    struct cpu_kernel c, c2;
+    struct kernel k = test_kernel(&c, run_counted, 64), k2 = test_kernel(&c2, run_too, 64);
     struct slot *mine = dispatch_slot(table, REGION_MLP_OUT, 4, 4);
     struct slot *other = dispatch_slot(table, REGION_MLP_OUT, 8, 8);
+    c2.region = k2.region = REGION_ATTN_OUT;
+    const struct overrides one = {1, {{mine, &k}}}, none = {1, {{other, &k}}},
+                           two = {3,
+                                  {{other, &k},
+                                   {dispatch_slot(table, REGION_ATTN_OUT, 4, 4), &k2},
+                                   {mine, &k}}};
     build(&b, &(struct feed){text_a, 0, 4, {1, 2, 3}}, 1);
-    calls = 0;
-    assert_int_equal(backend_cpu.step(cpu, &b.step, mine, &k, &e), 0);
+    calls = calls_too = 0;
+    assert_int_equal(backend_cpu.step(cpu, &b.step, &one, &e), 0);
     assert_int_equal(calls, 3);
-    assert_int_equal(backend_cpu.step(cpu, &b.step, other, &k, &e), 0);
-    assert_int_equal(backend_cpu.step(cpu, &b.step, NULL, NULL, &e), 0);
+    assert_int_equal(backend_cpu.step(cpu, &b.step, &none, &e), 0);
+    assert_int_equal(backend_cpu.step(cpu, &b.step, NULL, &e), 0);
     assert_int_equal(calls, 3);
+    assert_int_equal(calls_too, 0);
+    assert_int_equal(backend_cpu.step(cpu, &b.step, &two, &e), 0);
+    assert_int_equal(calls, 6);
+    assert_int_equal(calls_too, 3);
+    assert_follows(&b.sample[0].out, text_a, 4);
 }
 
 static void kernels_that_take_fewer_tokens_fall_back_to_eager(void **state)
@@ -126,7 +144,7 @@ int main(void)
         cmocka_unit_test(counters_tell_what_ran),
         cmocka_unit_test(step_refuses_what_it_was_not_opened_for),
         cmocka_unit_test(machine_constants_are_plausible),
-        cmocka_unit_test(override_replaces_one_slot_in_one_step),
+        cmocka_unit_test(overrides_replace_their_slots_in_one_step),
         cmocka_unit_test(kernels_that_take_fewer_tokens_fall_back_to_eager),
     };
     return cmocka_run_group_tests(tests, backend_set_up, backend_tear_down);

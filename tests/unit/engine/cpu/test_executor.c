@@ -64,7 +64,7 @@ static void run_step(struct built *b, int32_t from, int32_t to)
     b->step.context = to;
     b->step.row = &b->row;
     b->step.sample = &b->sample;
-    assert_int_equal(backend_cpu.step(cpu, &b->step, NULL, NULL, &e), 0);
+    assert_int_equal(backend_cpu.step(cpu, &b->step, NULL, &e), 0);
 }
 
 /* A prompt and the token after it. */

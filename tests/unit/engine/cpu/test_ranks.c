@@ -90,7 +90,7 @@ static void *step_main(void *arg)
     if (k->silent)
         k->built.step.rows = 0;
     k->built.step.trial = k->trial;
-    k->rc = backend_cpu.step(k->backend, &k->built.step, NULL, NULL, &k->e);
+    k->rc = backend_cpu.step(k->backend, &k->built.step, NULL, &k->e);
     return NULL;
 }
 

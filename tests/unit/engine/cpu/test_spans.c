@@ -39,11 +39,11 @@ static struct kernel fused_kernel(struct cpu_kernel *c,
     return k;
 }
 
-static void decode(struct built *b, struct slot *override_slot, const struct kernel *override)
+static void decode(struct built *b, const struct overrides *o)
 {
     struct err e = {0};
     build(b, &(struct feed){text_a, 0, 4, {5, 2, 9}}, 1);
-    assert_int_equal(backend_cpu.step(cpu, &b->step, override_slot, override, &e), 0);
+    assert_int_equal(backend_cpu.step(cpu, &b->step, o, &e), 0);
 }
 
 static void a_fused_kernel_serves_for_its_parts_and_counts_for_itself(void **state)
@@ -54,12 +54,12 @@ static void a_fused_kernel_serves_for_its_parts_and_counts_for_itself(void **sta
     struct kernel k = fused_kernel(&c, run_fused, 8);
     struct slot *mlp = dispatch_slot(table, REGION_MLP, 4, 4);
     struct slot *in = dispatch_slot(table, REGION_MLP_IN, 4, 4);
-    decode(&split, NULL, NULL);
+    decode(&split, NULL);
     uint64_t parts = in->counters.runs;
     assert_int_equal(mlp->counters.runs, 0);
     dispatch_publish(table, mlp, &k);
     fused_runs = 0;
-    decode(&whole, NULL, NULL);
+    decode(&whole, NULL);
     dispatch_publish(table, mlp, mlp->eager);
     assert_int_equal(fused_runs, 3);
     assert_int_equal(mlp->counters.runs, 3);
@@ -79,15 +79,17 @@ static void a_canary_runs_the_fused_kernel_in_its_own_steps_alone(void **state)
     struct slot *mlp = dispatch_slot(table, REGION_MLP, 4, 4);
     struct slot *out = dispatch_slot(table, REGION_MLP_OUT, 4, 4);
     fused_runs = 0;
-    decode(&b, mlp, &k);
+    decode(&b, &(struct overrides){1, {{mlp, &k}}});
     assert_int_equal(fused_runs, 3);
     uint64_t parts = out->counters.runs;
-    decode(&b, NULL, NULL);
+    decode(&b, NULL);
     assert_int_equal(fused_runs, 3);
     assert_int_equal(out->counters.runs, parts + 3);
-    assert_int_equal(dispatch_whole(table, 4, NULL, NULL), 0);
-    assert_int_equal(dispatch_whole(table, 4, mlp, &k), 1u << REGION_MLP);
-    assert_int_equal(dispatch_whole(table, 9, mlp, &k), 0); /* another slot */
+    assert_int_equal(dispatch_whole(table, 4, NULL), 0);
+    assert_int_equal(dispatch_whole(table, 4, &(struct overrides){1, {{mlp, &k}}}),
+                     1u << REGION_MLP);
+    assert_int_equal(dispatch_whole(table, 9, &(struct overrides){1, {{mlp, &k}}}),
+                     0); /* another slot */
 }
 
 static void a_fused_kernel_that_takes_fewer_tokens_leaves_them_to_the_parts(void **state)
@@ -98,7 +100,7 @@ static void a_fused_kernel_that_takes_fewer_tokens_leaves_them_to_the_parts(void
     struct kernel k = fused_kernel(&c, run_fused, 3);
     struct slot *mlp = dispatch_slot(table, REGION_MLP, 4, 4);
     fused_runs = 0;
-    decode(&b, mlp, &k);
+    decode(&b, &(struct overrides){1, {{mlp, &k}}});
     assert_int_equal(fused_runs, 0);
     assert_follows(&b.sample[0].out, text_a, 4);
     assert_null(dispatch_slot(table, REGION_MLP, 17, 17)); /* too wide to have one */
@@ -119,7 +121,7 @@ static void a_tap_sees_the_parts_as_one_run(void **state)
                          .kernel = wrong ? &bad : &good};
         assert_int_equal(backend_cpu.hook(cpu, &t), 0);
         for (int i = 0; i < 4; i++)
-            decode(&b, NULL, NULL);
+            decode(&b, NULL);
         backend_cpu.hook(cpu, NULL);
         assert_int_equal(t.comparisons, 4);
         assert_int_equal(t.different, wrong ? 4 : 0);
@@ -143,7 +145,7 @@ static void a_bench_runs_the_parts_with_the_kernels_in_their_slots(void **state)
     struct hook copy = {
         .kind = HOOK_CAPTURE, .every = 1, .left = 1, .slot = mlp, .capture = &inputs};
     assert_int_equal(backend_cpu.hook(cpu, &copy), 0);
-    decode(&b, NULL, NULL);
+    decode(&b, NULL);
     backend_cpu.hook(cpu, NULL);
     assert_int_equal(copy.left, 0);
     assert_int_equal(inputs.region, REGION_MLP);
@@ -193,7 +195,7 @@ static void a_bench_of_one_layer_stays_there(void **state)
         struct hook copy = {
             .kind = HOOK_CAPTURE, .every = 1, .left = 1, .slot = out, .capture = &inputs};
         assert_int_equal(backend_cpu.hook(cpu, &copy), 0);
-        decode(&b, NULL, NULL);
+        decode(&b, NULL);
         backend_cpu.hook(cpu, NULL);
         struct bench_job job = {.slot = out,
                                 .a = out->eager,

@@ -137,6 +137,55 @@ static struct plan_node *planned(struct plan *p, enum region r, int32_t layer)
     return &p->node[plan_at(p, r, layer)];
 }
 
+/* Bricks with bf16 beside them: a kernel gets what steps as wide as its own read, and brings into
+ * L2 what the next one of that step does. The head goes by rows, not by tokens. */
+static void a_kernel_reads_the_form_that_its_steps_read(void **state)
+{
+    (void)state;
+    static char own[4], copy[4];
+    const struct model model = {.shape = {.layers = 1,
+                                          .hidden = 256,
+                                          .heads = 4,
+                                          .kv_heads = 2,
+                                          .head_dim = 64,
+                                          .ffn = 512,
+                                          .vocab = 512},
+                                .head = {.rows = 512}};
+    struct device_weight w[4];
+    for (int i = 0; i < 4; i++)
+        w[i] = (struct device_weight){&own[i], DTYPE_Q8_0, &copy[i]};
+    struct device_layer layer = {.wqkv = w[0], .wo = w[1], .wgu = w[2], .wdown = w[3]};
+    struct backend b = {.model = &model, .plan = plan_build(&model.shape)};
+    struct kernel plain = {.region = REGION_ATTN};
+    struct kernel_choice c = {.m = 1};
+    struct step_block block = {0};
+    struct walk k = {.b = &b, .choice = &c, .block = &block, .k_pages = own, .v_pages = own};
+    union any_args a;
+    for (int r = 0; r < REGION_COUNT; r++)
+        c.kernel[r] = &plain;
+    b.on.layer = &layer;
+    b.on.head = (struct device_weight){own, DTYPE_Q8_0, copy};
+    for (k.m = OWN_MOST; k.m <= 2 * OWN_MOST; k.m += OWN_MOST) {
+        char *read = k.m > OWN_MOST ? copy : own;
+        k.rows = k.m;
+        fill_args(&k, REGION_ATTN_IN, 0, NULL, &a);
+        assert_ptr_equal(a.attn_in.w, &read[0]);
+        assert_ptr_equal(a.attn_in.next, &read[1]);
+        fill_args(&k, REGION_MLP_IN, 0, NULL, &a);
+        assert_ptr_equal(a.mlp_in.w, &read[2]);
+        fill_args(&k, REGION_MLP_OUT, 0, NULL, &a);
+        assert_ptr_equal(a.out.w, &read[3]);
+        fill_args(&k, REGION_HEAD, 0, NULL, &a);
+        assert_ptr_equal(a.head.w, read);
+    }
+    k.rows = 1;
+    fill_args(&k, REGION_HEAD, 0, NULL, &a);
+    assert_ptr_equal(a.head.w, own);
+    assert_int_equal(matrix_of(&b, REGION_MLP_IN, 0, 1).bytes, 1024 * 256 / 32 * 34);
+    assert_int_equal(matrix_of(&b, REGION_MLP_IN, 0, 17).bytes, 1024 * 256 * 2);
+    plan_free(b.plan);
+}
+
 /* What a kernel brings into L2 is what the plan lets follow it, in its reader's own order. */
 static void what_is_fetched_ahead_is_what_the_plan_reads_next(void **state)
 {
@@ -180,6 +229,7 @@ int main(void)
         cmocka_unit_test(absurd_claims_are_refused),
         cmocka_unit_test(clusters_are_refused_where_the_device_has_none),
         cmocka_unit_test(what_is_fetched_ahead_is_what_the_plan_reads_next),
+        cmocka_unit_test(a_kernel_reads_the_form_that_its_steps_read),
         cmocka_unit_test(kernels_for_wide_steps_are_taken_where_they_can_run),
         cmocka_unit_test(a_layer_has_its_own_repacked_weights_and_the_head_one),
     };

@@ -41,42 +41,43 @@ static void a_kernel_is_chosen_only_where_it_fits(void **state)
     b.dispatch = table(&b);
     for (int m = 1; m <= 100; m++)
         dispatch_publish(b.dispatch, dispatch_slot(b.dispatch, REGION_ATTN, m, 900), &k);
-    choose(&b, &s, false, NULL, NULL, &c);
+    choose(&b, &s, false, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_ATTN], &k);
     assert_int_equal(c.m, 3);
     assert_int_equal(c.context, 1024);
     assert_ptr_equal(c.kernel[REGION_MLP_IN], &b.eager[REGION_MLP_IN]);
     s.context = 1010; /* the same bucket, beyond what the kernel takes */
-    choose(&b, &s, false, NULL, NULL, &c);
+    choose(&b, &s, false, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
     s.context = 900;
     const struct span prompt[] = {{0, 2, 900, 0}, {2, 1, 900, 57}};
     s.spans = 2; /* a prompt in front: attention is eager's */
     s.span = prompt;
-    choose(&b, &s, false, NULL, NULL, &c);
+    choose(&b, &s, false, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
     assert_false(c.decode);
     assert_int_equal(c.lead, 0);
     s.m = s.spans = 5; /* bucket 6: more than m_max */
-    choose(&b, &s, false, NULL, NULL, &c);
+    choose(&b, &s, false, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
     s.m = s.spans = 3;
     struct slot *slot = dispatch_slot(b.dispatch, REGION_MLP_IN, 3, 900);
     struct kernel trial = {.region = REGION_MLP_IN, .m_max = 64, .backend = &l};
     l.info.context_max = 0;
-    choose(&b, &s, true, slot, &trial, &c); /* wide steps run eager kernels, but for attention */
+    choose(&b, &s, true, &(struct overrides){1, {{slot, &trial}}},
+           &c); /* wide steps run eager kernels, but for attention */
     assert_ptr_equal(c.kernel[REGION_MLP_IN], &b.eager[REGION_MLP_IN]);
     assert_ptr_equal(c.kernel[REGION_ATTN], &k);
     k.m_max = 64;
     s.m = s.spans = s.rows = 100;
-    choose(&b, &s, true, NULL, NULL, &c);
+    choose(&b, &s, true, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
     k.m_max = 128;
-    choose(&b, &s, true, NULL, NULL, &c);
+    choose(&b, &s, true, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_ATTN], &k);
     assert_true(c.decode && c.m == 128);
     s.m = s.spans = s.rows = 3;
-    choose(&b, &s, false, slot, &trial, &c);
+    choose(&b, &s, false, &(struct overrides){1, {{slot, &trial}}}, &c);
     assert_ptr_equal(c.kernel[REGION_MLP_IN], &trial);
     dispatch_close(b.dispatch);
 }
@@ -93,11 +94,11 @@ static void decodes_beside_a_prompt_have_their_own_slots_template(void **state)
     struct kernel_choice c;
     b.dispatch = table(&b);
     struct slot *slot = dispatch_slot(b.dispatch, REGION_ATTN, 3, 900);
-    choose(&b, &s, true, NULL, NULL, &c); /* eager is in the slot */
+    choose(&b, &s, true, NULL, &c); /* eager is in the slot */
     assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
     assert_int_equal(c.lead, 0);
     dispatch_publish(b.dispatch, slot, &k);
-    choose(&b, &s, true, NULL, NULL, &c);
+    choose(&b, &s, true, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_ATTN], &k);
     assert_int_equal(c.lead, 3);
     choose_tiles(&s, &c);
@@ -105,13 +106,13 @@ static void decodes_beside_a_prompt_have_their_own_slots_template(void **state)
     assert_int_equal(c.tiles, 4);
     struct span long_one[] = {span[0], {1, 1, 1010, 44}, span[2], span[3]};
     s.span = long_one; /* a decode beyond what the kernel takes */
-    choose(&b, &s, true, NULL, NULL, &c);
+    choose(&b, &s, true, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
     choose_tiles(&s, &c);
     assert_int_equal(c.singles, 3);
     k.m_max = 2;
     s.span = span;
-    choose(&b, &s, true, NULL, NULL, &c);
+    choose(&b, &s, true, NULL, &c);
     assert_int_equal(c.lead, 0);
     dispatch_close(b.dispatch);
 }
@@ -240,7 +241,7 @@ static void a_third_step_is_refused(void **state)
     struct step s = {0};
     struct err e = {""};
     b.inflight[0].step = b.inflight[1].step = &s;
-    assert_int_equal(cuda_step_start(&b, &s, NULL, NULL, &e), -1);
+    assert_int_equal(cuda_step_start(&b, &s, NULL, &e), -1);
     assert_non_null(strstr(e.msg, "two steps"));
 }
 

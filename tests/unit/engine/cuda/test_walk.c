@@ -152,19 +152,20 @@ static void a_wide_step_of_decodes_has_floats_for_a_template_of_attention(void *
 /* ---- several ranks --------------------------------------------------------------------------- */
 
 static struct {
-    const float *in, *out;
+    const float *in, *residual, *out;
     int64_t n;
     int after; /* regions that had run */
 } sums[MOST];
 static int summed;
 
-static int note_sum(struct collective *c, const float *in, float *out, int64_t n, void *stream,
-                    struct err *e)
+static int note_sum(struct collective *c, const float *in, const float *residual, float *out,
+                    int64_t n, void *stream, struct err *e)
 {
     (void)c;
     (void)stream;
     (void)e;
     sums[summed].in = in;
+    sums[summed].residual = residual;
     sums[summed].out = out;
     sums[summed].n = n;
     sums[summed++].after = runs;
@@ -174,7 +175,8 @@ static int note_sum(struct collective *c, const float *in, float *out, int64_t n
 static void a_rank_sums_what_every_out_region_wrote(void **state)
 {
     (void)state;
-    static const struct collective_ops noting = {.all_reduce = note_sum};
+    static float partial[1];
+    static const struct collective_ops noting = {.reduce = note_sum};
     struct collective c = {&noting, 0, 2};
     struct step_block block = {0};
     struct backend b;
@@ -185,6 +187,7 @@ static void a_rank_sums_what_every_out_region_wrote(void **state)
     plan_free(b.plan);
     b.plan = plan_build_ranks(&model.shape, 2);
     b.options.collective = &c;
+    b.partial = partial;
     walk_init(&w, &b, NULL, &block, &choice);
     w.rows = 0; /* no logits, so nothing is joined */
     assert_int_equal(walk_step(&w, &e), 0);
@@ -194,8 +197,10 @@ static void a_rank_sums_what_every_out_region_wrote(void **state)
         const struct noted *before = &ran[sums[i].after - 1];
         assert_int_equal(before->region, i % 2 ? REGION_MLP_OUT : REGION_ATTN_OUT);
         assert_int_equal(before->layer, i / 2);
-        assert_ptr_equal(sums[i].in, before->y);
-        assert_ptr_equal(sums[i].out, before->y);
+        assert_ptr_equal(before->y, partial);
+        assert_ptr_equal(sums[i].in, partial);
+        assert_ptr_equal(sums[i].residual, b.x[i % 2]);
+        assert_ptr_equal(sums[i].out, b.x[!(i % 2)]);
         assert_int_equal(sums[i].n, 2 * 64);
     }
     plan_free(b.plan);

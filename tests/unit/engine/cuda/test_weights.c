@@ -177,6 +177,28 @@ static void a_ranks_weights_are_its_part_and_the_embedding(void **state)
     model_close(part);
 }
 
+/* Two layers and a head of its own, or the embedding's matrix as the head: what products read has
+ * bf16 beside it, the table of the embedding has not, and no scratch is needed any more. */
+static void bf16_beside_bricks_is_counted(void **state)
+{
+    (void)state;
+    struct model_shape s = {ARCH_LLAMA, 2, 256, 4, 2, 64, 512, 512, 256, 1e-5f, 1e4f, 0, 1, {0}};
+    for (int tied = 0; tied < 2; tied++) {
+        s.tied_head = tied;
+        struct model *m = model_random(&s, DTYPE_Q8_0, 1);
+        int64_t products = 2 * 256 * (2 * 256 + 2 * 128 + 3 * 512) + 512 * 256;
+        m->own_formats = true;
+        int64_t own = weights_bytes(m), scratch = weights_expanded(m);
+        m->bf16_copies = true;
+        assert_int_equal(weights_bytes(m) - own, 2 * products);
+        assert_int_equal(scratch, 2 * 256 * 1024); /* gate and up, as large as the head */
+        assert_int_equal(weights_expanded(m), 0);
+        m->own_formats = false; /* then there is nothing to stand beside */
+        assert_false(device_copied(m, REGION_MLP_IN, 0));
+        model_close(m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -186,6 +208,7 @@ int main(void)
         cmocka_unit_test(stretches_cover_every_row_once),
         cmocka_unit_test(rows_of_other_formats_become_the_nearest_bf16),
         cmocka_unit_test(a_ranks_weights_are_its_part_and_the_embedding),
+        cmocka_unit_test(bf16_beside_bricks_is_counted),
         cmocka_unit_test(a_kept_format_is_put_row_by_row_where_its_rows_belong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

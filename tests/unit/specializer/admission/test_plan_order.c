@@ -149,7 +149,7 @@ static void a_step_that_needs_no_logits_has_no_head(void **state)
     build(&b, &(struct feed){text_a, 0, 5, {5, 2, 9}}, 1);
     b.step.rows = 0;
     runs = 0;
-    assert_int_equal(backend_cpu.step(cpu, &b.step, NULL, NULL, &e), 0);
+    assert_int_equal(backend_cpu.step(cpu, &b.step, NULL, &e), 0);
     assert_int_equal(runs, 5 * 3 + 1);
     for (int32_t i = 0; i < runs; i++)
         assert_int_not_equal(ran[i].region, REGION_HEAD);

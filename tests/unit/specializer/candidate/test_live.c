@@ -4,6 +4,7 @@
 #include "tests/unit/unit.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "config/clock.h"
 #include "engine/tuning.h"
@@ -33,7 +34,12 @@ static struct {
     int64_t step_ns;   /* between two steps */
     int turns, looked; /* steps of all, steps of the slot since the hook was hung up */
     struct slot *slot, *other;
-    int64_t noise; /* of a step; then both sides are alike */
+    int64_t noise;       /* of a step; then both sides are alike */
+    struct slot *beside; /* its steps are those of `slot` */
+    struct slot *second; /* has steps of its own, or NULL */
+    int slow;            /* the cell whose candidates are slower, or -1 */
+    struct slot *wrong;  /* audits of it find nonsense */
+    int audits[REGION_COUNT];
 } world;
 
 /* ---- an engine that takes a step every so often ---------------------------------------------- */
@@ -92,15 +98,16 @@ static int check_model(struct backend *b, struct model_check *r, struct err *e)
     return 1;
 }
 
-static void record(struct canary *c)
+static void record(struct canary *c, int cell)
 {
     int32_t i = atomic_load(&c->have);
-    if (i >= c->want)
+    if (i >= c->want || atomic_load(&c->decided) >> cell & 1)
         return;
-    bool candidate = i % 2;
+    bool candidate = (i >> (world.second != NULL)) % 2;
     int64_t ns = candidate && !world.noise ? 900000 + i % 7 : 1000000 + i % 5;
+    ns += candidate && cell == world.slow ? 300000 : 0;
     ns += world.noise * (i * 7919 % 13) / 13;
-    c->step[i] = (struct canary_step){ns, world.slot->m, 100, candidate};
+    c->step[i] = (struct canary_step){ns, world.slot->m, 100, candidate, (int8_t)cell};
     atomic_store(&c->have, i + 1);
 }
 
@@ -114,10 +121,16 @@ static void tick(void *ctx)
     struct slot *s = own ? world.slot : world.other;
     atomic_fetch_add(&s->counters.steps, 1);
     if (own && world.canary)
-        record(world.canary);
+        record(world.canary, 0);
+    if (world.second && world.canary)
+        record(world.canary, 1);
+    if (world.second)
+        atomic_fetch_add(&world.second->counters.steps, 1);
     if (own && world.hook && world.looked++ % world.hook->every == 0 &&
         atomic_load(&world.hook->left) > 0) {
         world.hook->comparisons++;
+        world.hook->served_nonfinite += world.hook->slot == world.wrong;
+        world.audits[world.hook->slot->region]++;
         atomic_fetch_sub(&world.hook->left, 1);
     }
 }
@@ -138,6 +151,7 @@ static int set_up(void **state)
         table[r] = &world.eager[r];
     }
     world.dispatch = dispatch_open(table);
+    world.slow = -1;
     world.slot = dispatch_find(world.dispatch, "mlp_in/m512");
     world.other = dispatch_find(world.dispatch, "mlp_in/m1");
     filled = (struct stage_env){.ops = &ops,
@@ -271,6 +285,124 @@ static void a_short_wait_sees_a_long_step_through(void **state)
     assert_true(patience_over(&p));
 }
 
+/* ---- several together -------------------------------------------------------------------------
+ */
+
+/* Two of one M bucket, and one of another. */
+struct three {
+    struct candidate c[3], *of[3];
+    enum stage_result r[3];
+};
+
+static void judge(struct three *t, int slow, struct slot *wrong)
+{
+    world.beside = dispatch_find(world.dispatch, "attn_out/m512");
+    world.second = dispatch_find(world.dispatch, "mlp_in/m64");
+    world.slow = slow;
+    world.wrong = wrong;
+    memset(world.audits, 0, sizeof world.audits);
+    t->c[0] = candidate_on(world.slot);
+    t->c[1] = candidate_on(world.beside);
+    t->c[2] = candidate_on(world.second);
+    for (int i = 0; i < 3; i++)
+        t->of[i] = &t->c[i];
+    assert_true(canary_may_join(t->of, 2, t->of[2]));
+    traffic(1, 1);
+    canary_run_set(env, t->of, 3, 60, t->r);
+    world.second = NULL;
+    world.slow = -1;
+}
+
+static void what_makes_steps_faster_together_passes_together(void **state)
+{
+    (void)state;
+    struct three t;
+    judge(&t, -1, NULL);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(t.r[i], STAGE_PASS);
+        assert_true(t.c[i].evidence.canary.low > 0);
+    }
+    assert_int_equal(t.c[0].evidence.together, 2);
+    assert_int_equal(t.c[1].evidence.together, 2);
+    assert_int_equal(t.c[2].evidence.together, 0); /* of steps of its own */
+    /* Each was looked at beside eager. */
+    assert_true(world.audits[REGION_MLP_IN] > 0 && world.audits[REGION_ATTN_OUT] > 0);
+}
+
+static void nobody_is_blamed_for_a_bucket_that_was_slower_and_no_other_bucket(void **state)
+{
+    (void)state;
+    struct three t;
+    judge(&t, 0, NULL);
+    assert_int_equal(t.r[0], STAGE_RUNNING);
+    assert_int_equal(t.r[1], STAGE_RUNNING);
+    assert_int_equal(t.r[2], STAGE_PASS);
+    judge(&t, 1, NULL);
+    assert_int_equal(t.r[0], STAGE_PASS);
+    assert_int_equal(t.r[1], STAGE_PASS);
+    assert_int_equal(t.r[2], STAGE_REFUSE); /* nobody else was there */
+    assert_int_equal(t.c[2].steps, STEPS_SLOWER);
+}
+
+static void who_computes_nonsense_is_named_and_the_rest_of_its_bucket_is_asked_again(void **state)
+{
+    (void)state;
+    struct three t;
+    judge(&t, -1, dispatch_find(world.dispatch, "attn_out/m512"));
+    assert_int_equal(t.r[0], STAGE_RUNNING);
+    assert_int_equal(t.r[1], STAGE_REFUSE);
+    assert_non_null(strstr(t.c[1].reason, "not finite"));
+    assert_int_equal(t.r[2], STAGE_PASS);
+}
+
+/* A step has one context: each attention candidate is judged with what its steps share. */
+static void attention_of_two_contexts_is_judged_by_steps_of_its_own(void **state)
+{
+    struct slot *of[] = {dispatch_find(world.dispatch, "attn/m1/c512"), world.other,
+                         dispatch_find(world.dispatch, "attn/m1/c1024")};
+    struct candidate c[3], *set[3];
+    enum stage_result r[3];
+    (void)state;
+    for (int slow = -1; slow < 2; slow++) {
+        for (int i = 0; i < 3; i++) {
+            c[i] = candidate_on(of[i]);
+            set[i] = &c[i];
+        }
+        struct slot *was = world.slot;
+        world.slot = of[0];
+        world.second = of[2];
+        world.slow = slow;
+        traffic(1, 1);
+        canary_run_set(env, set, 3, 60, r);
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(r[i], slow < 0 ? STAGE_PASS : STAGE_RUNNING);
+            assert_int_equal(c[i].evidence.together, 2);
+        }
+        world.slot = was;
+        world.second = NULL;
+        world.slow = -1;
+    }
+}
+
+static void who_cannot_share_a_step_is_not_judged_together(void **state)
+{
+    (void)state;
+    struct candidate a = candidate_on(world.slot), *set[] = {&a};
+    struct candidate other_m = candidate_on(dispatch_find(world.dispatch, "mlp_in/m64"));
+    struct slot span = {.region = REGION_MLP, .m_index = 0};
+    struct candidate whole = candidate_on(&span);
+    struct candidate attn = candidate_on(dispatch_find(world.dispatch, "attn/m1/c512"));
+    struct candidate longer = candidate_on(dispatch_find(world.dispatch, "attn/m1/c1024"));
+    (void)state;
+    assert_true(canary_may_join(set, 1, &other_m));
+    assert_false(canary_may_join(set, 1, &a));
+    assert_false(canary_may_join(set, 1, &whole));
+    set[0] = &whole;
+    assert_false(canary_may_join(set, 1, &a));
+    set[0] = &attn;
+    assert_true(canary_may_join(set, 1, &longer));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -282,6 +414,11 @@ int main(void)
         cmocka_unit_test(a_fast_machine_is_given_the_time_too),
         cmocka_unit_test(where_there_is_no_traffic_the_clock_ends_it),
         cmocka_unit_test(a_short_wait_sees_a_long_step_through),
+        cmocka_unit_test(what_makes_steps_faster_together_passes_together),
+        cmocka_unit_test(nobody_is_blamed_for_a_bucket_that_was_slower_and_no_other_bucket),
+        cmocka_unit_test(who_computes_nonsense_is_named_and_the_rest_of_its_bucket_is_asked_again),
+        cmocka_unit_test(attention_of_two_contexts_is_judged_by_steps_of_its_own),
+        cmocka_unit_test(who_cannot_share_a_step_is_not_judged_together),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -146,6 +146,22 @@ static void a_row_of_any_bytes_is_a_row_or_refused(void **state)
     assert_true(taken > 100); /* or the loop looked at nothing */
 }
 
+/* What a row is good for, from a proposal on. */
+static void a_row_is_on_trial_then_offered_unless_it_was_refused(void **state)
+{
+    struct fleet_row r = {.state = LIFE_PROPOSED};
+    (void)state;
+    assert_true(fleet_row_on_trial(&r) && !fleet_row_offered(&r));
+    r = (struct fleet_row){.state = LIFE_BENCHED, .own_s = 1e-5, .speed = 1.5};
+    assert_true(fleet_row_offered(&r) && !fleet_row_on_trial(&r) && !fleet_row_won(&r));
+    r.state = LIFE_ACTIVE;
+    assert_true(fleet_row_offered(&r) && fleet_row_won(&r));
+    for (enum life state_of = LIFE_DEFERRED; state_of <= LIFE_DISABLED; state_of++) {
+        r.state = state_of;
+        assert_false(fleet_row_offered(&r) || fleet_row_on_trial(&r));
+    }
+}
+
 static void untrusted_words_are_one_line_of_ascii(void **state)
 {
     char out[FLEET_WORD], many[4096];
@@ -164,6 +180,7 @@ int main(void)
         cmocka_unit_test(a_right_row_is_read),
         cmocka_unit_test(a_wrong_row_is_refused_by_the_name_of_its_column),
         cmocka_unit_test(a_row_of_any_bytes_is_a_row_or_refused),
+        cmocka_unit_test(a_row_is_on_trial_then_offered_unless_it_was_refused),
         cmocka_unit_test(untrusted_words_are_one_line_of_ascii),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -6,7 +6,7 @@
  * the loopback that the system chose. A secret drawn for them keeps others from taking a place.
  * They end when their connection to rank 0 does; the kernel ends them if even that fails.
  */
-#include "cmd/launch.h"
+#include "engine/launch.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launch.h - the ranks of `whet serve`: which one this process is, and starting the others. */
-#ifndef WHET_CMD_LAUNCH_H
-#define WHET_CMD_LAUNCH_H
+/* launch.h - the ranks of `whet serve` and `whet bench`: which one this process is, and starting
+ * the others. */
+#ifndef WHET_ENGINE_LAUNCH_H
+#define WHET_ENGINE_LAUNCH_H
 
 #include <sys/types.h>
 
