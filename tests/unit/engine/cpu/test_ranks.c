@@ -281,6 +281,28 @@ static void a_kernel_of_reduce_has_the_bits_of_eager(void **state)
     close_ranks();
 }
 
+/* This kernel uses one flag. After very many calls the others would look as if they were ahead. */
+static void flags_that_no_kernel_uses_keep_up(void **state)
+{
+    (void)state;
+    struct feed a = {text_a, 0, 9, {1, 4, 3}};
+    const uint32_t often = 1 << 20;
+    const int last = (REDUCE_SLICES - 1) * REDUCE_FLAG;
+    open_ranks(4, DTYPE_F32);
+    publish_on_all(&plain);
+    for (int32_t r = 0; r < world; r++)
+        *backend_area(rank[r].backend, REDUCE_STEPS)->calls = often - 1;
+    step_all(&a, 1);
+    assert_all_follow(0, text_a, 9);
+    for (int32_t r = 0; r < world; r++) {
+        const struct reduce_area *area = backend_area(rank[r].backend, REDUCE_STEPS);
+        assert_int_equal(*area->calls, often - 1 + 2 * (uint32_t)model->shape.layers);
+        assert_int_equal(area->flag[r][last], REDUCE_MEETING(often, 1));
+        assert_int_equal(area->flag[r][0], REDUCE_MEETING(*area->calls, 0));
+    }
+    close_ranks();
+}
+
 static void a_rank_that_is_gone_ends_those_that_wait_in_a_kernel(void **state)
 {
     (void)state;
@@ -370,6 +392,7 @@ int main(void)
         cmocka_unit_test(a_step_without_logits_needs_no_gather),
         cmocka_unit_test(a_rank_that_is_gone_ends_the_step_and_all_after_it),
         cmocka_unit_test(a_kernel_of_reduce_has_the_bits_of_eager),
+        cmocka_unit_test(flags_that_no_kernel_uses_keep_up),
         cmocka_unit_test(a_rank_that_is_gone_ends_those_that_wait_in_a_kernel),
         cmocka_unit_test(a_kernel_on_trial_runs_beside_the_step_on_all_ranks),
         cmocka_unit_test(all_ranks_time_a_kernel_at_once),
