@@ -69,7 +69,8 @@ def plain_parts(at, quick):
     parts = [Part("compare", at.script("compare_transformers.py") +
                   [device, "--context", contexts], alone=not quick, python=torch)]
     parts += [Part("points " + f, [points, f] + some) for f in FAMILIES]
-    parts += [Part("templates " + model, [device, "templates", model], alone=not quick)
+    parts += [Part("templates " + model, [device, "templates", model],
+                   alone=not quick or model == "qwen3-4b")  # takes 32 GiB
               for model in ("llama-3.2-1b", "qwen3-1.7b", "qwen3-4b")]
     parts += [Part("bad", [at.program("test_bad_device")]),
               Part("serve", at.script("serve_small.py") +
