@@ -207,9 +207,7 @@ struct head_args {
  *
  * A rank has two places: that of c & 1 is this call's. Who has met all ranks in one slice of call
  * c + 1 knows that all of them have ended call c, so its place is free for call c + 2: every call
- * meets all ranks in one slice at least. A flag that no kernel has used for 2^30 calls would look
- * as if it were ahead: on a CPU whoever runs kernels sets all flags of its rank at times, between
- * two calls, to the second meeting of the call that has ended.
+ * meets all ranks in one slice at least.
  *
  * A wait is bounded: a rank may have died. After a moment a CPU kernel asks wait(), which sleeps
  * until the flag is there (0) or the world is over (-1); a GPU kernel reads *over at times. When

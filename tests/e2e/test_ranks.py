@@ -235,17 +235,17 @@ def test_a_kernel_is_published_on_all_ranks_under_load_and_disabled_on_all(tmp_p
 
 @pytest.mark.timing  # as above
 def test_the_sum_of_ranks_is_searched_by_all_of_them(tmp_path):
-    """Its candidates are proven by sealed ranks, loaded and timed on all, and whatever is served then writes
+    """A candidate is proven by sealed ranks, loaded and timed on all, and whatever is served then writes
     eager's tokens. Whether one is faster is for the machine to say: where one is, it is on all ranks."""
     slot, world = "reduce/m1", 2
     end = time.time() + 2 * PATIENCE
-    s = searching(world, slot, tmp_path / "key", "--specializer-min-gain=0", model="random:qwen3-0.6b:q4_1")
+    s = searching(world, slot, tmp_path / "key", "--specializer-min-gain=0", model="random:tiny")
     timed = lambda: sum(sample(s, f'whet_specializer_candidates_total{{stage="bench",outcome="{o}"}}')
                         for o in ("pass", "refuse"))
     try:
         by_eager = count(s)
         with Load(s) as load:
-            while timed() < 3 and (slot_of(s, slot) or {}).get("state") != "active":
+            while timed() < 1:
                 assert time.time() < end and s.process.poll() is None, s.text()
                 time.sleep(0.1)
         freeze(s)
