@@ -12,8 +12,8 @@
  * residual last, computed here; walls, inputs and the area's own walls must be whole. At the end
  * one rank never comes: the others must come back once they are told that the world is over.
  *
- * Rounds go on with the area as they find it. It was used by other kernels before, so a kernel that
- * counts calls by itself is wrong at once; in the second half numbers are about to wrap.
+ * Rounds go on with the area as they find it. It was used by other kernels before each, so a kernel
+ * that counts calls by itself is soon wrong; in the second half numbers are about to wrap.
  */
 #include "specializer/admission/check_reduce.h"
 
@@ -42,7 +42,7 @@ enum {
  * machine gives to each in turn; one that is told that the world is over spends none to speak of.
  */
 static const double watchdog_s = 10, lonely_s = 3;
-static const uint32_t some_calls = 1000, near_wrap = UINT32_MAX / 2 - 8;
+static const uint32_t some_calls = 1000, others_calls = 96, near_wrap = UINT32_MAX / 2 - 3;
 
 struct party;
 
@@ -335,8 +335,10 @@ static int rounds(struct party *p, struct check_result *result, struct err *err)
 {
     int all = p->q->full ? ROUNDS : SHORT_ROUNDS, rc = 0;
     for (p->round = 0; p->round < all && rc == 0; p->round++) {
-        if (p->round == 0 || p->round == all / 2)
-            calls_before(p, p->round == 0 ? some_calls : near_wrap);
+        uint32_t ended = *(const uint32_t *)p->rank[0].calls.data;
+        calls_before(p, p->round == 0         ? some_calls
+                        : p->round == all / 2 ? near_wrap
+                                              : ended + others_calls);
         rc = one_round(p, result, err);
     }
     return rc ? rc : one_never_comes(p, err);
