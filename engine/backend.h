@@ -64,11 +64,19 @@ struct step {
     const struct span *span;   /* [spans] */
     const int32_t *page_table; /* [pages] of all spans, one after the other (span.pages_at) */
     int32_t pages;
-    int32_t context;            /* longest span context */
-    int32_t rows;               /* rows that need logits */
-    const int32_t *row;         /* [rows] index into the step */
-    struct sample_row *sample;  /* [rows]; results go to .out. NULL: nobody wants any */
-    struct step_report *report; /* or NULL */
+    int32_t context;                /* longest span context */
+    int32_t rows;                   /* rows that need logits */
+    const int32_t *row;             /* [rows] index into the step */
+    struct sample_row *sample;      /* [rows]; results go to .out. NULL: nobody wants any */
+    struct step_report *report;     /* or NULL */
+    const struct step_trial *trial; /* the same on all ranks, or NULL */
+};
+
+/* A kernel of reduce that runs in a step beside the one that serves, on the same inputs: all ranks
+ * have to, in the same run of it. */
+struct step_trial {
+    const struct kernel *kernel;
+    int32_t run; /* in the order of the step, from 0 */
 };
 
 /* ---- what the specializer may ask of live traffic ---------------------------------------- */
@@ -203,6 +211,15 @@ struct backend_ops {
      * to be freed. */
     int (*choose)(struct backend *b, char *const *define, const char *path, char **log,
                   struct err *e);
+
+    /* Optional, engine thread, of several ranks. trial(): whether a hook wants a kernel of reduce
+     * to be compared in this step, which then must be run with *trial, and after it trial() be
+     * called without a step; on the ranks that have no hook, the kernel runs and nothing is
+     * compared. time_reduce(): the kernel so many times on m tokens, on all ranks at once; *ns is
+     * this rank's time of all. -1: the world is over. */
+    bool (*trial)(struct backend *b, const struct step *s, struct step_trial *trial);
+    int (*time_reduce)(struct backend *b, const struct kernel *k, int32_t m, int32_t calls,
+                       int64_t *ns, struct err *e);
 
     int (*hook)(struct backend *b, struct hook *t); /* NULL removes; returns after it is safe */
     /* Optional, specializer thread: everything of a bench that is not timed, before its slices. */

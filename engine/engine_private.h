@@ -195,13 +195,24 @@ const struct backend_ops *engine_choose_backend(const char *wish, struct err *er
 int engine_ranks_open(struct engine *e, const struct rank_place *place, struct err *err);
 struct model *engine_ranks_model(struct engine *e, model_progress_fn *progress, struct err *err);
 void engine_ranks_ops(struct engine *e, struct backend_options *o);
-struct dispatch *engine_ranks_table(const struct backend_ops *ops, struct backend *b);
 int engine_ranks_agree(struct engine *e, struct backend_options *o, struct err *err);
 /* Tells them of a step that this rank starts next; engine_ranks_step() does both, and waits. */
 int engine_ranks_send(struct engine *e, const struct step *s, const struct overrides *o,
                       struct err *err);
 int engine_ranks_step(struct engine *e, const struct step *s, const struct overrides *o,
                       struct err *err);
+/* The same on all ranks: options of their meeting; threads where so many were asked for; whether
+ * anybody looks for kernels (else no memory is kept for them); the slots; what a rank has; its part
+ * of the model. */
+struct ranks_options engine_ranks_options(const struct engine_options *o,
+                                          const struct rank_place *place);
+int32_t engine_ranks_threads(const struct ranks *r, int32_t asked);
+bool engine_ranks_searched(const struct backend_ops *ops);
+struct dispatch *engine_ranks_table(const struct backend_ops *ops, struct backend *b);
+struct wire_part engine_ranks_part(const struct model *m, const struct backend_ops *ops,
+                                   const struct backend_options *o);
+struct model *engine_ranks_open_part(const char *path, const struct ranks *r, bool with_tokenizer,
+                                     model_progress_fn *progress, void *ctx, struct err *err);
 
 /* engine_draft.c: opening the draft model that the options name, if any, before the backend, and
  * its own backend after it and the speculator; how that one is to be opened. */

@@ -11,22 +11,22 @@
  * latches the table between two steps and sends what changed with the step.
  */
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "config/clock.h"
 #include "config/log.h"
 #include "engine/device_weights.h"
 #include "engine/engine_private.h"
-#include "engine/ranks_loader.h"
+#include "engine/pairs.h"
 #include "kernels/isa.h"
 
 /* ---- both roles ------------------------------------------------------------------------------ */
 
-static struct ranks_options ranks_options_of(const struct engine_options *o,
-                                             const struct rank_place *place)
+struct ranks_options engine_ranks_options(const struct engine_options *o,
+                                          const struct rank_place *place)
 {
     return (struct ranks_options){.place = *place,
                                   .join_timeout_s = o->rank_join_s,
@@ -35,7 +35,7 @@ static struct ranks_options ranks_options_of(const struct engine_options *o,
 }
 
 /* Ranks of a machine share its cores, unless whoever started them has shared those out. */
-static int32_t threads_of(const struct ranks *r, int32_t asked)
+int32_t engine_ranks_threads(const struct ranks *r, int32_t asked)
 {
     cpu_set_t set;
     long all = sysconf(_SC_NPROCESSORS_ONLN);
@@ -47,7 +47,7 @@ static int32_t threads_of(const struct ranks *r, int32_t asked)
 }
 
 /* Whether kernels are searched for on this backend; if not, no memory is kept for them. */
-static bool searched(const struct backend_ops *ops)
+bool engine_ranks_searched(const struct backend_ops *ops)
 {
     return ops->ranks && ops->ranks->searched;
 }
@@ -116,8 +116,8 @@ static uint64_t shape_of(const struct model *m, enum region r)
     return h;
 }
 
-static struct wire_part part_of(const struct model *m, const struct backend_ops *ops,
-                                const struct backend_options *o)
+struct wire_part engine_ranks_part(const struct model *m, const struct backend_ops *ops,
+                                   const struct backend_options *o)
 {
     struct wire_part p = {.kv_room = 0};
     snprintf(p.hash, sizeof p.hash, "%s", m->hash);
@@ -131,8 +131,8 @@ static struct wire_part part_of(const struct model *m, const struct backend_ops 
     return p;
 }
 
-static struct model *open_part(const char *path, const struct ranks *r, bool with_tokenizer,
-                               model_progress_fn *progress, void *ctx, struct err *err)
+struct model *engine_ranks_open_part(const char *path, const struct ranks *r, bool with_tokenizer,
+                                     model_progress_fn *progress, void *ctx, struct err *err)
 {
     int64_t read = 0;
     int32_t rank = ranks_rank(r), world = ranks_world(r);
@@ -164,19 +164,19 @@ static void on_lost(void *ctx, const char *why)
 
 int engine_ranks_open(struct engine *e, const struct rank_place *place, struct err *err)
 {
-    struct ranks_options o = ranks_options_of(&e->options, place);
+    struct ranks_options o = engine_ranks_options(&e->options, place);
     o.on_lost = on_lost;
     o.ctx = e;
     engine_say(e, 0, "waiting for %d ranks", place->world - 1);
     e->ranks = ranks_open(&o, err);
     if (e->ranks)
-        e->options.threads = threads_of(e->ranks, e->options.threads);
+        e->options.threads = engine_ranks_threads(e->ranks, e->options.threads);
     return e->ranks ? 0 : -1;
 }
 
 struct model *engine_ranks_model(struct engine *e, model_progress_fn *progress, struct err *err)
 {
-    return open_part(e->options.model, e->ranks, true, progress, e, err);
+    return engine_ranks_open_part(e->options.model, e->ranks, true, progress, e, err);
 }
 
 /* ---- kernels on all ranks -------------------------------------------------------------------- */
@@ -218,12 +218,65 @@ static const char *broken_anywhere(struct backend *b, const struct kernel *k)
     return here ? here : ranks_broke(e->ranks, k->number);
 }
 
+/* ---- kernels of reduce, which all ranks run at once -------------------------------------------
+ */
+
+/* A slice is rank 0's alone but for these: the others are told to run with it. */
+static int timed_run(struct backend *b, struct bench_job *job, int side, float *ns, struct err *err)
+{
+    enum { CALLS = 16 }; /* back to back: one takes a few microseconds */
+    struct engine *e = atomic_load(&leader);
+    const struct kernel *k = side ? job->b : job->a;
+    struct wire_timing t = {k->number, job->inputs->m, CALLS};
+    int64_t took = 0;
+    if (ranks_send_timing(e->ranks, &t, err))
+        return -1;
+    int rc = e->one_ops->time_reduce(b, k, t.m, CALLS, &took, err);
+    ranks_step_ran(e->ranks);
+    *ns = (float)took / CALLS;
+    return rc;
+}
+
+static int bench_begin_on_all(struct backend *b, struct bench_job *job, struct err *err)
+{
+    struct engine *e = atomic_load(&leader);
+    if (job->slot->region != REGION_REDUCE)
+        return e->one_ops->bench_begin(b, job, err);
+    if (!job->inputs || job->inputs->m > job->a->m_max || job->inputs->m > job->b->m_max)
+        return err_set(err, "bench of %s: no inputs, or more than a kernel takes", job->slot->name);
+    job->state = xcalloc(1, sizeof(struct pairs));
+    return 0;
+}
+
+static int bench_on_all(struct backend *b, struct bench_job *job, int64_t budget_ns,
+                        struct err *err)
+{
+    struct engine *e = atomic_load(&leader);
+    int64_t until = clock_ns() + budget_ns;
+    if (job->slot->region != REGION_REDUCE)
+        return e->one_ops->bench(b, job, budget_ns, err);
+    if (!job->state && bench_begin_on_all(b, job, err))
+        return -1;
+    return pairs_run(job->state, b, job, until, timed_run, err);
+}
+
+static void bench_end_on_all(struct backend *b, struct bench_job *job)
+{
+    struct engine *e = atomic_load(&leader);
+    if (job->slot->region != REGION_REDUCE) {
+        e->one_ops->bench_end(b, job);
+        return;
+    }
+    free(job->state);
+    job->state = NULL;
+}
+
 /* Steps of several ranks run no spans: a span's kernel would add the residual, which `reduce` adds.
  */
 void engine_ranks_ops(struct engine *e, struct backend_options *o)
 {
     o->texts = false;
-    if (!searched(e->ops)) {
+    if (!engine_ranks_searched(e->ops)) {
         o->pack_bytes = 0;
         o->probes = false;
     }
@@ -235,6 +288,11 @@ void engine_ranks_ops(struct engine *e, struct backend_options *o)
     e->own_ops.load = load_on_all;
     e->own_ops.unload = unload_on_all;
     e->own_ops.broken = broken_anywhere;
+    if (e->one_ops->time_reduce) {
+        e->own_ops.bench_begin = bench_begin_on_all;
+        e->own_ops.bench = bench_on_all;
+        e->own_ops.bench_end = bench_end_on_all;
+    }
     e->ops = &e->own_ops;
     atomic_store(&leader, e);
 }
@@ -256,7 +314,7 @@ int32_t engine_rank_unequal(const struct engine *e, enum region r)
 
 int engine_ranks_agree(struct engine *e, struct backend_options *o, struct err *err)
 {
-    struct wire_part part = part_of(e->model, e->ops, o);
+    struct wire_part part = engine_ranks_part(e->model, e->ops, o);
     struct wire_setup setup = {.kv_pages = o->kv_pages,
                                .max_tokens = o->max_tokens,
                                .max_rows = o->max_rows,
@@ -277,10 +335,11 @@ static void note_change(void *ctx, int slot, const struct kernel *k)
     change[t->changes++] = (struct wire_change){slot, k->number};
 }
 
-int engine_ranks_send(struct engine *e, const struct step *s, const struct overrides *o,
-                      struct err *err)
+/* With `trial`, if it is not NULL, beside the step. */
+static int send_step(struct engine *e, const struct step *s, const struct overrides *o,
+                     const struct step_trial *trial, struct err *err)
 {
-    struct wire_table t = {.trial_slot = -1};
+    struct wire_table t = {.trial_slot = -1, .beside_run = -1};
     if (!e->changes)
         e->changes = xcalloc((size_t)dispatch_slots(e->dispatch), sizeof *e->changes);
     t.change = e->changes;
@@ -289,189 +348,34 @@ int engine_ranks_send(struct engine *e, const struct step *s, const struct overr
         t.trial_slot = (int32_t)(o->of[0].slot - dispatch_slot_at(e->dispatch, 0));
         t.trial = o->of[0].kernel->number;
     }
+    if (trial) {
+        t.beside_run = trial->run;
+        t.beside = trial->kernel->number;
+    }
     return ranks_send_step(e->ranks, s, &t, err);
+}
+
+int engine_ranks_send(struct engine *e, const struct step *s, const struct overrides *o,
+                      struct err *err)
+{
+    return send_step(e, s, o, NULL, err);
 }
 
 int engine_ranks_step(struct engine *e, const struct step *s, const struct overrides *o,
                       struct err *err)
 {
-    if (engine_ranks_send(e, s, o, err))
-        return STEP_LOST;
-    int rc = e->ops->step(e->backend, s, o, err);
-    ranks_step_ran(e->ranks);
+    struct step_trial trial;
+    struct step own = *s;
+    int rc = STEP_LOST;
+    if (e->ops->trial && e->ops->trial(e->backend, s, &trial))
+        own.trial = &trial;
+    if (send_step(e, &own, o, own.trial, err) == 0) {
+        rc = e->ops->step(e->backend, &own, o, err);
+        ranks_step_ran(e->ranks);
+    }
+    if (own.trial)
+        e->ops->trial(e->backend, NULL, NULL);
     if (rc < 0) /* the other ranks ran the step or wait in it */
         rc = STEP_LOST;
-    return rc;
-}
-
-/* ---- another rank ---------------------------------------------------------------------------- */
-
-struct follower {
-    const struct engine_options *options;
-    struct ranks *ranks;
-    const struct backend_ops *ops;
-    struct model *model;
-    struct backend *backend;
-    struct dispatch *dispatch;
-    struct loader *loader;
-    struct wire_limits limits;
-    struct ranks_order order[2];      /* of the next step and of the one before it */
-    const struct ranks_order *flying; /* of the step under way; NULL: there is none */
-};
-
-static int follower_backend(struct follower *f, struct err *err)
-{
-    struct backend_options o = {.threads = threads_of(f->ranks, f->options->threads),
-                                .kv_pages = 1,
-                                .max_tokens = backend_chunk(f->ops, f->options->prefill_chunk),
-                                .max_rows = f->options->limits.max_batch,
-                                .pack_bytes = searched(f->ops) ? f->options->pack_bytes : 0};
-    struct wire_setup setup;
-    f->model->own_formats = strcmp(f->options->device_weights, "bf16") != 0;
-    struct wire_part part = part_of(f->model, f->ops, &o);
-    if (ranks_agree(f->ranks, f->ops, &part, &setup, err))
-        return -1;
-    f->model->own_formats = setup.own_formats;
-    f->model->bf16_copies = setup.bf16_copies;
-    o.kv_pages = setup.kv_pages;
-    o.max_tokens = setup.max_tokens;
-    o.max_rows = setup.max_rows;
-    o.collective = ranks_collective(f->ranks, f->ops, &setup, err);
-    if (!o.collective || !(f->backend = f->ops->open(f->model, &o, err)))
-        return -1;
-    f->dispatch = engine_ranks_table(f->ops, f->backend);
-    f->ops->set_dispatch(f->backend, f->dispatch);
-    f->limits = (struct wire_limits){.max_tokens = o.max_tokens,
-                                     .max_rows = o.max_rows,
-                                     .kv_pages = o.kv_pages,
-                                     .vocab = f->model->shape.vocab,
-                                     .max_context = f->model->shape.max_context,
-                                     .slots = dispatch_slots(f->dispatch)};
-    f->loader = loader_open(f->ranks, f->ops, f->backend, err);
-    return f->loader ? 0 : -1;
-}
-
-/* NULL with a message: rank 0 names a kernel that is not here, or not one for this slot. */
-static const struct kernel *kernel_for(struct follower *f, const struct slot *slot, int32_t number,
-                                       struct err *err)
-{
-    const struct kernel *k = number ? loader_kernel(f->loader, number) : slot->eager;
-    if (k && k->region == slot->region)
-        return k;
-    err_set(err, "rank 0 puts kernel %d into %s, which is not here", number, slot->name);
-    return NULL;
-}
-
-/* Makes the dispatch table what the step is to run with; nothing else changes it. */
-static int follow_table(struct follower *f, const struct wire_table *t, struct err *err)
-{
-    for (int32_t i = 0; i < t->changes; i++) {
-        struct slot *slot = dispatch_slot_at(f->dispatch, t->change[i].slot);
-        const struct kernel *k = kernel_for(f, slot, t->change[i].kernel, err);
-        if (!k)
-            return -1;
-        dispatch_publish(f->dispatch, slot, k);
-    }
-    return 0;
-}
-
-/* The step under way is over. */
-static int follow_land(struct follower *f, struct err *err)
-{
-    const struct ranks_order *o = f->flying;
-    f->flying = NULL;
-    if (o && f->ops->step_wait && f->ops->step_wait(f->backend, &o->step, err))
-        return -1;
-    if (o && o->table.changes)
-        ranks_ran_with(f->ranks, &o->table);
-    return 0;
-}
-
-/* Nobody here wants the step's tokens: where the backend can, it is started, and waited for when
- * the next one is, which rank 0 may send before this one is over. */
-static int follow_step(struct follower *f, const struct ranks_order *o, struct err *err)
-{
-    const struct wire_table *t = &o->table;
-    struct slot *slot = t->trial ? dispatch_slot_at(f->dispatch, t->trial_slot) : NULL;
-    const struct kernel *trial = slot ? kernel_for(f, slot, t->trial, err) : NULL;
-    if ((slot && !trial) || follow_table(f, t, err))
-        return -1;
-    const struct overrides one = {1, {{slot, trial}}}, *of = trial ? &one : NULL;
-    int rc = f->ops->step_start ? f->ops->step_start(f->backend, &o->step, of, err)
-                                : f->ops->step(f->backend, &o->step, of, err);
-    if (rc < 0 || follow_land(f, err))
-        return -1;
-    f->flying = o;
-    return f->ops->step_start ? 0 : follow_land(f, err);
-}
-
-/* Rank 0 may say so while its next step, which puts another kernel there, is on its way. */
-static void follow_unload(struct follower *f, int32_t number)
-{
-    for (int i = 0; i < dispatch_slots(f->dispatch); i++) {
-        struct slot *slot = dispatch_slot_at(f->dispatch, i);
-        if (atomic_load(&slot->kernel)->number == number)
-            dispatch_publish(f->dispatch, slot, slot->eager);
-    }
-    loader_unload(f->loader, number);
-}
-
-static int follow_orders(struct follower *f, struct err *err)
-{
-    int rc, turn = 0;
-    while ((rc = ranks_next(f->ranks, &f->limits, &f->order[turn], err)) > ORDER_END) {
-        struct ranks_order *o = &f->order[turn];
-        if (rc == ORDER_STEP) {
-            turn = !turn;
-            if (follow_step(f, o, err))
-                return -1;
-            continue;
-        }
-        if (follow_land(f, err))
-            return -1;
-        if (rc == ORDER_LOAD)
-            loader_load(f->loader, &o->kernel, o->bytes);
-        else
-            follow_unload(f, o->number);
-        if (f->ops->idle)
-            f->ops->idle(f->backend);
-    }
-    return rc < 0 ? rc : follow_land(f, err);
-}
-
-static int follow(struct follower *f, const struct rank_place *place, struct err *err)
-{
-    struct ranks_options o = ranks_options_of(f->options, place);
-    if (!(f->ranks = ranks_open(&o, err)))
-        return -1;
-    int rc = -1;
-    f->ops = engine_choose_backend(f->options->backend, err);
-    f->model = f->ops ? open_part(f->options->model, f->ranks, false, NULL, NULL, err) : NULL;
-    if (f->model && follower_backend(f, err) == 0 && ranks_begin(f->ranks, err) == 0) {
-        log_info("engine", "rank %d of %d is ready", place->rank, place->world);
-        /* Whoever stops all ranks at once means rank 0's drain first; its end is this one's. */
-        signal(SIGTERM, SIG_IGN);
-        signal(SIGINT, SIG_IGN);
-        rc = follow_orders(f, err);
-    }
-    if (rc)
-        ranks_give_up(f->ranks, err->msg);
-    return rc;
-}
-
-int engine_follow(const struct config *c, const struct rank_place *place, struct err *err)
-{
-    struct engine_options o = {0};
-    struct follower f = {.options = &o};
-    engine_take_options(&o, c);
-    int rc = follow(&f, place, err);
-    loader_close(f.loader);
-    if (f.backend)
-        f.ops->close(f.backend);
-    if (f.dispatch)
-        dispatch_close(f.dispatch);
-    ranks_close(f.ranks);
-    model_close(f.model);
-    engine_free_options(&o);
     return rc;
 }

@@ -53,7 +53,8 @@ static void lead_set_dispatch(struct backend *b, struct dispatch *d)
 {
     struct dispatch *own = the_lead->engine.dispatch;
     (void)b;
-    for (int i = 0; i < dispatch_slots(own); i++) {
+    /* A bench has no slots of reduce; those are the last. */
+    for (int i = 0; i < dispatch_slots(d) && i < dispatch_slots(own); i++) {
         struct slot *to = dispatch_slot_at(own, i);
         const struct kernel *k = atomic_load(&dispatch_slot_at(d, i)->kernel);
         if (atomic_load(&to->kernel) != k)
@@ -107,11 +108,8 @@ int lead_agree(struct lead *l, struct backend_options *o, struct err *err)
 int lead_begin(struct lead *l, struct backend *b, struct err *err)
 {
     struct engine *e = &l->engine;
-    const struct kernel *eager[REGION_NODES];
-    for (int r = 0; r < REGION_COUNT; r++)
-        eager[r] = e->one_ops->eager(b, (enum region)r);
     e->backend = b;
-    e->dispatch = dispatch_open(eager);
+    e->dispatch = engine_ranks_table(e->one_ops, b);
     e->one_ops->set_dispatch(b, e->dispatch);
     return ranks_begin(e->ranks, err);
 }

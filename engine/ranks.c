@@ -327,6 +327,19 @@ int ranks_begin(struct ranks *r, struct err *err)
 
 /* ---- steps ---------------------------------------------------------------------------------- */
 
+/* From here on this rank may wait for the others. */
+static int send_order(struct ranks *r, enum link_kind kind, const void *data, size_t n,
+                      struct err *err)
+{
+    atomic_store(&r->busy, true);
+    atomic_store(&r->step_ns, clock_ns());
+    if (ranks_tell_all(r, kind, data, n, err) == 0)
+        return 0;
+    ranks_lose(r, err->msg);
+    ranks_step_ran(r);
+    return -1;
+}
+
 int ranks_send_step(struct ranks *r, const struct step *s, struct wire_table *t, struct err *err)
 {
     if (ranks_lost(r))
@@ -334,14 +347,15 @@ int ranks_send_step(struct ranks *r, const struct step *s, struct wire_table *t,
     t->step = ++r->steps;
     t->version = r->version += t->changes > 0;
     wire_pack(s, t, &r->wire);
-    atomic_store(&r->busy, true);
-    atomic_store(&r->step_ns, clock_ns());
     atomic_store(&r->version_of[0], t->version);
-    if (ranks_tell_all(r, LINK_STEP, r->wire.data, r->wire.n, err) == 0)
-        return 0;
-    ranks_lose(r, err->msg);
-    ranks_step_ran(r);
-    return -1;
+    return send_order(r, LINK_STEP, r->wire.data, r->wire.n, err);
+}
+
+int ranks_send_timing(struct ranks *r, const struct wire_timing *t, struct err *err)
+{
+    if (ranks_lost(r))
+        return err_set(err, "%s", r->why);
+    return send_order(r, LINK_TIME, t, sizeof *t, err);
 }
 
 void ranks_step_ran(struct ranks *r)
@@ -397,6 +411,11 @@ int ranks_next(struct ranks *r, const struct wire_limits *l, struct ranks_order 
         return wire_read_kernel(m->data, m->n, &o->kernel, &o->bytes, err) ? -1 : ORDER_LOAD;
     case LINK_UNLOAD:
         return take_unload(m, o, err);
+    case LINK_TIME:
+        if (wire_read_timing(m->data, m->n, l, &o->timing, err))
+            return -1;
+        atomic_store(&r->busy, true);
+        return ORDER_TIME;
     case LINK_LOST:
         return err_set(err, "rank 0: %.*s", (int)m->n, m->data);
     default:

@@ -71,6 +71,8 @@ int ranks_begin(struct ranks *r, struct err *err);
  * the caller's, its numbers are set here. -1 with a message: the world is over. */
 int ranks_send_step(struct ranks *r, const struct step *s, struct wire_table *t, struct err *err);
 void ranks_step_ran(struct ranks *r);
+/* The same for a kernel of reduce that all ranks run now, which is timed; then ranks_step_ran(). */
+int ranks_send_timing(struct ranks *r, const struct wire_timing *t, struct err *err);
 
 /* Rank 0, one thread at a time, beside steps: returns when all others have loaded the kernel, which
  * is *number from then on. -1 with a message that names a rank: it could not, or did not answer in
@@ -88,13 +90,14 @@ int32_t ranks_unequal(const struct ranks *r, enum region region);
 
 /* Another rank: waits for what rank 0 says next; it lives until the call after the next. ORDER_END:
  * that one has ended in good order; -1 with a message. */
-enum { ORDER_END, ORDER_STEP, ORDER_LOAD, ORDER_UNLOAD };
+enum { ORDER_END, ORDER_STEP, ORDER_LOAD, ORDER_UNLOAD, ORDER_TIME };
 struct ranks_order {
     struct step step;
     struct wire_table table;
     struct wire_kernel kernel; /* ORDER_LOAD */
     const char *bytes;         /* of it, or NULL: they are in a file */
     int32_t number;            /* ORDER_UNLOAD */
+    struct wire_timing timing; /* ORDER_TIME */
 };
 int ranks_next(struct ranks *r, const struct wire_limits *l, struct ranks_order *o,
                struct err *err);

@@ -29,6 +29,7 @@ enum link_kind {
     LINK_LOADED,   /* another rank has, or cannot */
     LINK_BROKE,    /* a kernel runs no more there; eager does in its place */
     LINK_TABLE,    /* the table that its last step ran with */
+    LINK_TIME,     /* rank 0: run this kernel of reduce, all at once */
     LINK_KINDS
 };
 

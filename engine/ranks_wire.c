@@ -8,6 +8,7 @@
 
 struct head {
     int32_t m, spans, pages, context, rows, changes, trial_slot, trial;
+    int32_t beside_run, beside;
     int64_t step, version;
 };
 
@@ -41,6 +42,8 @@ void wire_pack(const struct step *s, const struct wire_table *t, struct wire_buf
                      .changes = t->changes,
                      .trial_slot = t->trial_slot,
                      .trial = t->trial,
+                     .beside_run = t->beside_run,
+                     .beside = t->beside,
                      .step = t->step,
                      .version = t->version};
     size_t m = (size_t)s->m * sizeof(int32_t), need = bytes_of(&h);
@@ -88,7 +91,9 @@ static int check_head(const struct head *h, size_t n, const struct wire_limits *
                  {"changed slots", h->changes, 0, l->slots},
                  {"slots for a canary", (int64_t)h->trial_slot + 1, 0, l->slots},
                  {"kernels of a canary", h->trial, h->trial_slot < 0 ? 0 : 1,
-                  h->trial_slot < 0 ? 0 : INT32_MAX}};
+                  h->trial_slot < 0 ? 0 : INT32_MAX},
+                 {"runs of reduce", (int64_t)h->beside_run + 1, 0, INT32_MAX},
+                 {"kernels beside reduce", h->beside, 0, h->beside_run < 0 ? 0 : INT32_MAX}};
     for (size_t i = 0; i < sizeof count / sizeof *count; i++)
         if (count[i].value < count[i].least || count[i].value > count[i].most)
             return err_set(err, "a step of %lld %s; from %lld to %lld are possible",
@@ -160,6 +165,8 @@ int wire_unpack(const char *data, size_t n, const struct wire_limits *l, struct 
                              .version = h.version,
                              .trial_slot = h.trial_slot,
                              .trial = h.trial,
+                             .beside_run = h.beside_run,
+                             .beside = h.beside,
                              .changes = h.changes,
                              .change =
                                  (const struct wire_change *)(const void *)(s->span + h.spans)};
@@ -172,6 +179,20 @@ int wire_unpack(const char *data, size_t n, const struct wire_limits *l, struct 
                    check_spans(s, err) || check_changes(t, l, err)
                ? -1
                : 0;
+}
+
+/* ---- timings -------------------------------------------------------------------------------- */
+
+int wire_read_timing(const char *data, size_t n, const struct wire_limits *l, struct wire_timing *t,
+                     struct err *err)
+{
+    if (n != sizeof *t)
+        return err_set(err, "a timing of %zu bytes", n);
+    memcpy(t, data, sizeof *t);
+    if (t->kernel < 0 || t->m < 1 || t->m > l->max_tokens || t->calls < 1 || t->calls > TIMED_MOST)
+        return err_set(err, "a timing of kernel %d with %d tokens, %d times", t->kernel, t->m,
+                       t->calls);
+    return 0;
 }
 
 /* ---- kernels -------------------------------------------------------------------------------- */

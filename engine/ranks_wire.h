@@ -12,7 +12,7 @@
 
 #include "engine/backend.h"
 
-enum { WIRE_VERSION = 3, WIRE_TEXT = 400, KERNEL_BYTES_MOST = 64 << 20 };
+enum { WIRE_VERSION = 4, WIRE_TEXT = 400, KERNEL_BYTES_MOST = 64 << 20, TIMED_MOST = 1024 };
 
 /* LINK_JOIN. Texts end with a NUL. */
 struct wire_join {
@@ -60,14 +60,21 @@ struct wire_version {
     int64_t step, version;
 };
 
+/* LINK_TIME: all ranks run a kernel of reduce so many times (backend_ops.time_reduce). */
+struct wire_timing {
+    int32_t kernel, m, calls;
+};
+
 /* Which kernels a step runs. Tables have the same slots on all ranks; a change is announced with
  * the first step that runs with it, and makes the next version. */
 struct wire_change {
     int32_t slot, kernel;
 };
 struct wire_table {
-    int64_t step, version;     /* of the step: counted from 1; of the table, from 0 */
-    int32_t trial_slot, trial; /* a canary's: the slot and its kernel; -1, 0: none */
+    int64_t step, version;      /* of the step: counted from 1; of the table, from 0 */
+    int32_t trial_slot, trial;  /* a canary's: the slot and its kernel; -1, 0: none */
+    int32_t beside_run, beside; /* a kernel that runs beside that of reduce, in that run of it
+                                   (struct step_trial); -1, 0: none */
     int32_t changes;
     const struct wire_change *change; /* [changes] */
 };
@@ -89,6 +96,9 @@ struct wire_limits {
  * is NULL. -1 with a message naming what is out of bounds. */
 int wire_unpack(const char *data, size_t n, const struct wire_limits *l, struct step *s,
                 struct wire_table *t, struct err *err);
+/* -1 with a message naming what is out of bounds. */
+int wire_read_timing(const char *data, size_t n, const struct wire_limits *l, struct wire_timing *t,
+                     struct err *err);
 /* A kernel, and its bytes (NULL: none), which point into `data`. -1 with a message. */
 int wire_read_kernel(const char *data, size_t n, struct wire_kernel *k, const char **bytes,
                      struct err *err);

@@ -192,7 +192,11 @@ static int redirect(struct backend *b, enum region r, union region_args *args, s
         redirect_attn_in(b, &args->attn_in, got, want);
         return 3;
     }
-    if (r == REGION_ATTN) {
+    if (r == REGION_REDUCE) {
+        args->reduce.area = backend_area(b, REDUCE_TRIALS);
+        output = &args->reduce.out;
+        cols = args->reduce.n;
+    } else if (r == REGION_ATTN) {
         output = &args->attn.a;
         cols = (int64_t)args->attn.heads * args->attn.head_dim;
     } else if (r == REGION_MLP_IN) {
@@ -216,8 +220,13 @@ static int redirect(struct backend *b, enum region r, union region_args *args, s
     return 1;
 }
 
-static void hook_compare(struct backend *b, struct hook *t, enum region r, int32_t layer,
-                         const union region_args *served, int64_t served_ns)
+float *backend_spare(struct backend *b, int64_t floats)
+{
+    return spare_output(&b->spare, 0, floats);
+}
+
+void backend_compare(struct backend *b, struct hook *t, enum region r, int32_t layer,
+                     const union region_args *served, int64_t served_ns)
 {
     union region_args args = *served;
     struct view got[3], want[3];
@@ -262,18 +271,19 @@ void backend_observe(struct backend *b, struct slot *slot, const struct kernel *
                      int32_t layer, const struct step *s, const union region_args *args,
                      int64_t served_ns)
 {
-    if (!atomic_load_explicit(&b->hook, memory_order_relaxed))
+    if (b->on_trial || !atomic_load_explicit(&b->hook, memory_order_relaxed))
         return;
     atomic_store(&b->hook_held, true);
     struct hook *t = atomic_load(&b->hook);
     if (t && t->slot == slot && (!t->served || t->served == served) && atomic_load(&t->left) > 0 &&
+        !(slot->region == REGION_REDUCE && t->kind == HOOK_COMPARE) && /* all ranks have to know */
         wanted(b, t, slot->region, layer) &&
         (t->kind == HOOK_CAPTURE || bind_m(args, slot->region) <= t->kernel->m_max)) {
         if (t->kind == HOOK_CAPTURE) {
             capture(b, t->capture, slot->region, layer, s, args);
             atomic_store(&t->left, 0);
         } else {
-            hook_compare(b, t, slot->region, layer, args, served_ns);
+            backend_compare(b, t, slot->region, layer, args, served_ns);
             atomic_fetch_sub(&t->left, 1);
         }
     }

@@ -158,6 +158,19 @@ static int check_interface(const struct cpu_kernel *k, const struct kernel_objec
     return 0;
 }
 
+/* Kernels of reduce put all rows into a place of the ranks' area. */
+static int check_reduce(const struct backend *b, const struct cpu_kernel *k, struct err *e)
+{
+    int64_t floats = (int64_t)k->m_max * b->model->shape.hidden;
+    if (k->region != REGION_REDUCE)
+        return 0;
+    if (!backend_area(b, REDUCE_STEPS))
+        return err_set(e, "is for models of several ranks");
+    return floats <= REDUCE_FLOATS ? 0
+                                   : err_set(e, "takes %lld floats where ranks have places for %d",
+                                             (long long)floats, REDUCE_FLOATS);
+}
+
 static struct kernel *describe(const struct kernel_object *o, struct loaded *l, int32_t m_max,
                                const struct cpu_kernel *cpu)
 {
@@ -237,7 +250,7 @@ struct kernel *backend_load(struct backend *b, const struct kernel_object *o, st
         return NULL;
     }
     const struct cpu_kernel *cpu = dlsym(l->handle, "whet_kernel");
-    if (check_interface(cpu, o, e) || pack_open(b, cpu, &l->pack, e)) {
+    if (check_interface(cpu, o, e) || check_reduce(b, cpu, e) || pack_open(b, cpu, &l->pack, e)) {
         err_prefix(e, "%s", o->path);
         dlclose(l->handle);
         free(l);

@@ -79,6 +79,8 @@ struct backend {
     _Atomic bool hook_held; /* the engine thread may hold a hook */
     int64_t matches;        /* steps that matched the hook */
     int32_t hook_layer;     /* rotates */
+    int32_t trial_run;      /* of reduce, the same */
+    bool on_trial;          /* the hook is held for this step, and is of reduce */
     int32_t hook_at;        /* layer to observe in this step, or -1 */
     struct spare spare;
 };
@@ -103,6 +105,16 @@ const char *backend_check_broken(struct backend *b, const struct kernel *k);
  * another rank is gone. */
 int backend_gather(struct backend *b, int32_t rows, struct err *e);
 
+/* Reduce, with the kernel `k`: -1: the world is over. */
+int backend_run_reduce(struct backend *b, const struct kernel *k, const struct reduce_args *a);
+const struct reduce_area *backend_area(const struct backend *b, enum reduce_use use);
+/* backend_ops.trial and .time_reduce; and a step's trial, after the run that it is beside. */
+bool backend_trial(struct backend *b, const struct step *s, struct step_trial *trial);
+void backend_trial_run(struct backend *b, const struct step_trial *trial, int32_t layer,
+                       const union region_args *args, int64_t served_ns);
+int backend_time_reduce(struct backend *b, const struct kernel *k, int32_t m, int32_t calls,
+                        int64_t *ns, struct err *e);
+
 int backend_step(struct backend *b, const struct step *s, const struct overrides *o, struct err *e);
 
 struct kernel *backend_load(struct backend *b, const struct kernel_object *o, struct err *e);
@@ -113,6 +125,12 @@ int backend_hook(struct backend *b, struct hook *t);
 void backend_observe(struct backend *b, struct slot *slot, const struct kernel *served,
                      int32_t layer, const struct step *s, const union region_args *args,
                      int64_t served_ns);
+/* The hook's kernel on the same inputs, into spare outputs, which are compared with those of
+ * `served`. */
+void backend_compare(struct backend *b, struct hook *t, enum region r, int32_t layer,
+                     const union region_args *served, int64_t served_ns);
+/* An output of the spare memory, poisoned. */
+float *backend_spare(struct backend *b, int64_t floats);
 int backend_bench_begin(struct backend *b, struct bench_job *job, struct err *e);
 int backend_bench(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e);
 void backend_bench_end(struct backend *b, struct bench_job *job);

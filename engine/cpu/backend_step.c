@@ -52,27 +52,14 @@ void backend_bind_packed(const struct kernel *k, enum region r, int32_t layer,
         w[i]->packed = l->pack->data[3 * layer + i];
 }
 
-/* Eager: the collective, whatever the size; it sleeps where kernels would spin. */
-static int reduce(struct backend *b, const struct reduce_args *a)
-{
-    struct collective *c = b->options.collective;
-    int64_t n = (int64_t)a->m * a->n;
-    struct err unused; /* the collective keeps it */
-    if (c->ops->all_reduce(c, a->x, a->out, n, NULL, &unused))
-        return -1;
-    for (int64_t i = 0; i < n; i++)
-        a->out[i] += a->residual[i];
-    return 0;
-}
-
 int64_t backend_run(struct backend *b, const struct kernel *k, int32_t layer,
                     const union region_args *args)
 {
     const struct loaded *l = k->backend;
     int32_t m = bind_m(args, k->region);
     int64_t t0 = clock_ns();
-    if (!l && k->region == REGION_REDUCE) {
-        if (reduce(b, &args->reduce) != 0)
+    if (k->region == REGION_REDUCE) {
+        if (backend_run_reduce(b, k, &args->reduce) != 0)
             return -1;
     } else if (l && l->executor) {
         if (executor_run(l->executor, b->pool, layer, args) != 0)
@@ -177,6 +164,7 @@ static struct step_memory memory_of(const struct backend *b, const struct step *
                                 .x = {b->x[0], b->x[1]},
                                 .zeros = b->zeros,
                                 .partial = b->partial,
+                                .area = backend_area(b, REDUCE_STEPS),
                                 .q = b->q,
                                 .a = b->a,
                                 .h = b->h,
@@ -261,6 +249,9 @@ static int run(void *ctx, const struct plan_node *n, struct err *e)
     c->last_ns = ns;
     c->runs++;
     backend_observe(w->b, c->slot, c->kernel, n->layer, w->step, &args, ns);
+    if (n->region == REGION_REDUCE && w->step->trial &&
+        2 * n->layer + plan_node_turn(n) == w->step->trial->run)
+        backend_trial_run(w->b, w->step->trial, n->layer, &args, ns);
     if (atomic_load_explicit(&w->b->hook, memory_order_relaxed))
         observe_spans(w, n);
     return 0;

@@ -234,6 +234,8 @@ static void build_activations(struct kernel_case *c)
         input(c, BUF_X, (int64_t)rows * s->hidden, sizeof(float));
     if (r == REGION_ATTN || r == REGION_ATTN_OUT)
         input(c, BUF_IN, (int64_t)c->m * s->heads * s->head_dim, sizeof(float));
+    if (r == REGION_REDUCE)
+        input(c, BUF_IN, (int64_t)c->m * s->hidden, sizeof(float));
     if (r == REGION_MLP_OUT)
         input(c, BUF_IN, (int64_t)c->m * s->ffn, sizeof(float));
     if (r == REGION_EMBED || r == REGION_HEAD)
@@ -298,6 +300,11 @@ static void aim(struct kernel_case *c)
         a->out.x = c->in[BUF_X].data;
         a->out.y = output(c, 0, (int64_t)c->m * a->out.w.rows);
         break;
+    case REGION_REDUCE: /* its area is for whoever has ranks to say */
+        a->reduce.x = c->in[BUF_IN].data;
+        a->reduce.residual = c->in[BUF_X].data;
+        a->reduce.out = output(c, 0, (int64_t)c->m * a->reduce.n);
+        break;
     case REGION_MLP_IN:
         a->mlp_in.x = c->in[BUF_X].data;
         a->mlp_in.h = output(c, 0, (int64_t)c->m * a->mlp_in.gate.rows);
@@ -356,7 +363,9 @@ struct kernel_case *case_captured(const struct model *model, const struct captur
     c->guard = guard;
     c->m = cap->m;
     c->pages = cap->pages;
-    int64_t width = cap->region == REGION_MLP_OUT ? s->ffn : (int64_t)s->heads * s->head_dim;
+    int64_t width = cap->region == REGION_MLP_OUT  ? s->ffn
+                    : cap->region == REGION_REDUCE ? s->hidden
+                                                   : (int64_t)s->heads * s->head_dim;
     if (cap->x)
         input_copy(c, BUF_X, cap->x, m * s->hidden * f);
     if (cap->in)

@@ -29,7 +29,9 @@ struct array {
 
 static int64_t width_of_in(enum region r, const struct model_shape *s)
 {
-    return r == REGION_MLP_OUT ? s->ffn : (int64_t)s->heads * s->head_dim;
+    return r == REGION_MLP_OUT  ? s->ffn
+           : r == REGION_REDUCE ? s->hidden
+                                : (int64_t)s->heads * s->head_dim;
 }
 
 /* The arrays of a capture in file order, with the sizes that its numbers imply. */
@@ -113,6 +115,7 @@ static int32_t needed(enum region r)
         [REGION_MLP_OUT] = 1 | 2,
         [REGION_HEAD] = 1,
         [REGION_MLP] = 1,
+        [REGION_REDUCE] = 1 | 2,
     };
     return need[r];
 }

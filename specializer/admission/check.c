@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "specializer/admission/check_reduce.h"
 #include "specializer/admission/runner.h"
 #include "specializer/admission/test_case.h"
 #include "specializer/candidate/hash.h"
@@ -354,6 +355,8 @@ static void trim_plan(struct check *k)
 
 int check_kernel(const struct check_request *q, struct check_result *result, struct err *err)
 {
+    if (q->range.region == REGION_REDUCE)
+        return check_reduce(q, result, err);
     struct check *k = xcalloc(1, sizeof *k);
     k->own = *q;
     k->q = &k->own;

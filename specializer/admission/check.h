@@ -15,6 +15,7 @@ struct check_request {
     const char *object;
     struct check_range range;
     int32_t threads; /* of the team that will run it */
+    int32_t ranks;   /* that will meet in a kernel of reduce (check_reduce.h) */
     bool must_seal;  /* a language model wrote it: nothing of it is called unsealed */
     bool full;       /* false: the handful of cases that a restored winner must pass again */
     struct rule rule;

@@ -86,6 +86,8 @@ struct capture *capture_seeded(const struct model *model, const struct slot *slo
         c->x = normals(&r, (int64_t)c->m * s->hidden);
     if (c->region == REGION_ATTN || c->region == REGION_ATTN_OUT)
         c->in = normals(&r, c->m * width);
+    if (c->region == REGION_REDUCE)
+        c->in = normals(&r, (int64_t)c->m * s->hidden);
     if (c->region == REGION_MLP_OUT)
         c->in = normals(&r, (int64_t)c->m * s->ffn);
     if (c->region == REGION_ATTN_IN)

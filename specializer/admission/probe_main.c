@@ -96,6 +96,7 @@ static int run_check(struct examiner *x, const struct probe_request *q, const st
         .object = q->object,
         .range = {q->region, q->m_from, q->m_to, q->context},
         .threads = q->threads,
+        .ranks = q->ranks,
         .full = q->depth == PROBE_FULL || q->depth == PROBE_WHOLE,
         .must_seal = q->text,
         .rule = {.factor = error_factor,
@@ -159,7 +160,8 @@ static void examine(struct examiner *x, const struct probe_request *q, const str
         refuse(a, "check", &err);
     if (rc > 0)
         error(a, &err);
-    if ((q->depth == PROBE_END || (q->depth == PROBE_WHOLE && rc == 0)) &&
+    bool local = q->region != REGION_REDUCE; /* else a rank's logits say nothing of it */
+    if (local && (q->depth == PROBE_END || (q->depth == PROBE_WHOLE && rc == 0)) &&
         end_check(model, q->object, q->m_to, q->text, q->numerics, &end, &err) != 0)
         refuse(a, "end", &err);
     a->kl = isfinite(end.kl) ? end.kl : 1e9;

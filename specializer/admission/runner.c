@@ -80,10 +80,10 @@ static void explain_end(struct runner *r, struct err *err)
 }
 
 /* Waits for the reply byte; -1 with the reason when the runner died or had to be killed. */
-static int await(struct runner *r, int32_t size, struct err *err)
+static int await(struct runner *r, int32_t size, double watchdog_s, struct err *err)
 {
     struct watchdog dog;
-    watchdog_start(&dog, r->pid, r->o.watchdog_s * size, r->o.watchdog_s);
+    watchdog_start(&dog, r->pid, watchdog_s * size, watchdog_s);
     for (;;) {
         struct pollfd p = {r->socket, POLLIN, 0};
         char byte;
@@ -110,7 +110,7 @@ static int order(struct runner *r, const struct command *d, int32_t size, struct
         explain_end(r, err);
         return -1;
     }
-    if (await(r, size, err) != 0)
+    if (await(r, size, d->call.watchdog_s > 0 ? d->call.watchdog_s : r->o.watchdog_s, err) != 0)
         return -1;
     r->report->problem[sizeof r->report->problem - 1] = 0;
     return r->report->problem[0] ? err_set(err, "%s", r->report->problem) : 0;
@@ -133,7 +133,8 @@ struct runner *runner_open(const struct runner_options *o, struct err *err)
         runner_child(&r->o, report, end[1]);
     close(end[1]);
     r->socket = end[0];
-    int rc = r->pid < 0 ? err_outside(err, "runner: %s", strerror(errno)) : await(r, 1, err);
+    int rc = r->pid < 0 ? err_outside(err, "runner: %s", strerror(errno))
+                        : await(r, 1, o->watchdog_s, err);
     if (rc == 0 && report->problem[0])
         rc = err_set(err, "%.199s", report->problem);
     if (rc != 0) {

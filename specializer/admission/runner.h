@@ -53,7 +53,8 @@ struct runner_call {
     int32_t at;            /* index of the case */
     int32_t m, size;       /* its tokens; threads of the team */
     uint32_t scratch_fill; /* every word of the scratch before the call */
-    uint64_t skew; /* 0: none; else a seed for delays of ranks before and between barriers */
+    uint64_t skew;     /* 0: none; else a seed for delays of ranks before and between barriers */
+    double watchdog_s; /* 0: the runner's */
 };
 /* Runs the kernel once. 0, or -1 with what happened in words: "SIGSEGV reading 0x... (outside its
  * buffers)", "hang: ...", "system call openat", "ended the process", ... */

@@ -58,6 +58,9 @@ static const struct tensor_row {
     {REGION_MLP, "up", "weight", {FFN, HIDDEN}, WEIGHT_2},
     {REGION_MLP, "down", "weight", {HIDDEN, FFN}, WEIGHT_3},
     {REGION_MLP, "y", "out", {M, HIDDEN}, F32},
+    {REGION_REDUCE, "x", "in", {M, HIDDEN}, F32},
+    {REGION_REDUCE, "residual", "in", {M, HIDDEN}, F32},
+    {REGION_REDUCE, "out", "out", {M, HIDDEN}, F32},
     {REGION_HEAD, "x", "in", {M, HIDDEN}, F32},
     {REGION_HEAD, "norm", "weight", {HIDDEN}, F32},
     {REGION_HEAD, "w", "weight", {VOCAB, HIDDEN}, WEIGHT},
@@ -72,6 +75,7 @@ static const char *const operations[REGION_NODES] = {
     [REGION_MLP_IN] = "n = rmsnorm(x) * norm; h = silu(n gate^T) * (n up^T)",
     [REGION_MLP_OUT] = "y = h w^T + x",
     [REGION_MLP] = "n = rmsnorm(x) * norm; h = silu(n gate^T) * (n up^T); y = h down^T + x",
+    [REGION_REDUCE] = "out = sum of all ranks' x, in their order, + residual",
     [REGION_HEAD] = "logits = (rmsnorm(x) * norm) w^T",
 };
 

@@ -50,6 +50,10 @@
 #define TABLE_DEF "kernels/cpu/out.def"
 #include "specializer/candidate/template_table.h"
 
+#define TABLE reduce_shm
+#define TABLE_DEF "kernels/cpu/reduce_shm.def"
+#include "specializer/candidate/template_table.h"
+
 #undef TABLE_FACTS
 #define TABLE_FACTS "kernels/templates_cuda.def"
 

@@ -88,7 +88,8 @@ enum stage_result shadow_run(const struct stage_env *env, struct candidate *c, d
 {
     char what[160];
     enum stage_result r = STAGE_PASS;
-    if (!c->whole)
+    /* One rank's logits know nothing of reduce. */
+    if (!c->whole && c->slot->region != REGION_REDUCE)
         r = env->ops->check_model ? end_check_live(env, c) : whole_model(env, c);
     if (r != STAGE_PASS)
         return r;

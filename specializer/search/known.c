@@ -74,7 +74,7 @@ static const char *type_name(int32_t type)
 /* Regions whose kernels read weights. */
 static bool has_weights(enum region r)
 {
-    return r != REGION_EMBED && r != REGION_ATTN;
+    return r != REGION_EMBED && r != REGION_ATTN && r != REGION_REDUCE;
 }
 
 char *known_heading(const struct machine *machine, const struct model *model, int32_t threads,

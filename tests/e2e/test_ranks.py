@@ -177,6 +177,11 @@ def searching(world, slot, key_file, *options, model=None):
                   "--specializer-slots", slot, "--server-admin-key-file", str(key_file), *options, model=model)
 
 
+def sample(s, name):
+    """The one sample of a metric that has these labels."""
+    return float(re.search(rf"^{re.escape(name)} (\S+)$", s.get("/metrics").text, re.M)[1])
+
+
 def freeze(s):
     """It goes on searching otherwise."""
     answer = s.post("/admin/specializer/freeze", None, headers=HEADERS)
@@ -221,6 +226,35 @@ def test_a_kernel_is_published_on_all_ranks_under_load_and_disabled_on_all(tmp_p
         ranks_said = s.get("/specializer").json()["specializer"]["ranks"]
         assert ranks_said == [{"rank": i, "table": published + 1} for i in range(world)]
         s.signal(signal.SIGTERM)
+        assert s.wait() == 0, s.text()
+    finally:
+        s.stop()
+    wait_gone(others(s).values())
+    assert not shared_memory()
+
+
+@pytest.mark.timing  # as above
+def test_the_sum_of_ranks_is_searched_by_all_of_them(tmp_path):
+    """A candidate is proven by sealed ranks, loaded and timed on all, and whatever is served then writes
+    eager's tokens. Whether one is faster is for the machine to say: where one is, it is on all ranks."""
+    slot, world = "reduce/m1", 2
+    end = time.time() + 2 * PATIENCE
+    s = searching(world, slot, tmp_path / "key", "--specializer-min-gain=0", model="random:tiny")
+    timed = lambda: sum(sample(s, f'whet_specializer_candidates_total{{stage="bench",outcome="{o}"}}')
+                        for o in ("pass", "refuse"))
+    try:
+        by_eager = count(s)
+        with Load(s) as load:
+            while timed() < 1:
+                assert time.time() < end and s.process.poll() is None, s.text()
+                time.sleep(0.1)
+        freeze(s)
+        assert sample(s, 'whet_specializer_candidates_total{stage="probe",outcome="pass"}') >= 1
+        assert sample(s, 'whet_region_seconds{region="reduce"}') > 0
+        if slot_of(s, slot)["state"] == "active":
+            agreed(s, 1)
+        assert {tuple(t) for t in load.texts} == {tuple(by_eager)} == {tuple(count(s))}
+        s.process.send_signal(signal.SIGTERM)
         assert s.wait() == 0, s.text()
     finally:
         s.stop()

@@ -61,6 +61,7 @@ static void read_step(const struct link_message *m)
     spans_within(&s);
     demand(t.trial_slot >= -1 && t.trial_slot < limits.slots);
     demand(t.trial_slot < 0 ? t.trial == 0 : t.trial > 0);
+    demand(t.beside_run >= -1 && t.beside >= 0 && (t.beside_run >= 0 || t.beside == 0));
     for (int32_t i = 0; i < t.changes; i++) {
         within(&t.change[i].slot, 1, limits.slots);
         demand(t.change[i].kernel >= 0 && (i == 0 || t.change[i].slot > t.change[i - 1].slot));
@@ -82,6 +83,15 @@ static void read_kernel(const struct link_message *m)
     demand(bytes ? bytes + k.bytes == m->data + m->n : k.path[0] != 0);
 }
 
+static void read_timing(const struct link_message *m)
+{
+    struct wire_timing t;
+    if (wire_read_timing(m->data, m->n, &limits, &t, NULL) != 0)
+        return;
+    demand(t.kernel >= 0 && t.m > 0 && t.m <= limits.max_tokens);
+    demand(t.calls > 0 && t.calls <= TIMED_MOST);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     int end[2];
@@ -98,6 +108,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             read_step(&m);
         if (m.kind == LINK_LOAD)
             read_kernel(&m);
+        if (m.kind == LINK_TIME)
+            read_timing(&m);
         link_message_free(&m);
     }
     demand(m.data == NULL);

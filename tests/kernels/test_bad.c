@@ -35,6 +35,7 @@ enum { M_INDEX = 4 }; /* the bucket of 5 and 6 tokens: odd and even */
 #define IN REGION_MLP_IN
 #define QKV REGION_ATTN_IN
 #define ATTN REGION_ATTN
+#define REDUCE REGION_REDUCE
 
 static const struct row {
     const char *name;
@@ -52,6 +53,7 @@ static const struct row {
     {"good_other_order", OUT, NULL, "", 1},
     {"good_packed", OUT, NULL, "", 1},
     {"slow", OUT, NULL, "", 1}, /* the bench's business: test_bench */
+    {"good_reduce", REDUCE, NULL, "", 1},
     /* outputs */
     {"no_op", OUT, "probe", "not written", 1},
     {"constant", OUT, "probe", "error", 1},
@@ -96,6 +98,15 @@ static const struct row {
     {"missing_barrier", IN, "probe", "", 3},
     {"static_buffer", IN, "probe", "", 3},
     {"lonely_barrier", IN, "probe", "hang", 1},
+    /* ranks */
+    {"reduce_no_wait", REDUCE, "probe", "in the order of ranks", 1},
+    {"reduce_one_place", REDUCE, "probe", "in the order of ranks", 1},
+    {"reduce_early_flag", REDUCE, "probe", "in the order of ranks", 3},
+    {"reduce_residual_first", REDUCE, "probe", "in the order of ranks", 1},
+    {"reduce_own_count", REDUCE, "probe", "", 1},
+    {"reduce_spins", REDUCE, "probe", "never comes", 1},
+    {"reduce_past_end", REDUCE, "probe", "SIGSEGV writing", 1},
+    {"reduce_short", REDUCE, "probe", "in the order of ranks", 1},
     /* ends */
     {"crashes", OUT, "probe", "SIGSEGV", 1},
     {"divides_by_zero", OUT, "probe", "SIGFPE", 1},

@@ -20,6 +20,7 @@
 #include "engine/cpu/oracle.h"
 #include "engine/cpu/pack.h"
 #include "engine/cpu/pool.h"
+#include "specializer/admission/check.h"
 
 enum { THREADS_MOST = 3 };
 
@@ -149,8 +150,8 @@ static double factor(const struct trial *tr, enum fill fill)
     return tr->t->region == REGION_ATTN && steep ? 64 : 2;
 }
 
-static int compare(const struct trial *tr, enum fill fill, const float *own, const float *eager,
-                   const struct oracle_out *want, struct err *err)
+static int compare_outputs(const struct trial *tr, enum fill fill, const float *own,
+                           const float *eager, const struct oracle_out *want, struct err *err)
 {
     for (int i = 0; i < want->outputs; i++) {
         int32_t rows = want->output[i].rows, cols = want->output[i].cols;
@@ -191,7 +192,7 @@ static int judge(const struct trial *tr, enum fill fill, struct kernel_case *c, 
                                (double)eager[i]);
     struct oracle_out want;
     oracle_run(tr->t->region, case_args(c), &want);
-    int status = compare(tr, fill, own, eager, &want, err);
+    int status = compare_outputs(tr, fill, own, eager, &want, err);
     oracle_free(&want);
     return status;
 }
@@ -259,12 +260,31 @@ static int check(const struct trial *tr, const struct cpu_kernel *k, struct err 
     return 0;
 }
 
+/* Ranks are processes, and the probe has them. */
+static int check_ranks(const struct trial *tr, const char *object, struct err *err)
+{
+    struct check_result result;
+    int32_t m = tr->facts.M_MAX;
+    struct check_request q = {.model = tr->model,
+                              .object = object,
+                              .range = {REGION_REDUCE, m > 1 ? m / 2 : 1, m, 0},
+                              .threads = THREADS_MOST,
+                              .ranks = 2 + (int32_t)(tr->seed % 3),
+                              .full = true,
+                              .seed = tr->seed};
+    return check_kernel(&q, &result, err);
+}
+
 int trial_run(const struct trial *tr, const char *dir, struct err *err)
 {
     char *object = xasprintf("%s/object-%d.so", dir, (int)getpid());
     int status = compile(tr, dir, object, err);
-    const struct cpu_kernel *k = status ? NULL : load(object, err);
-    status = k ? check(tr, k, err) : -1;
+    if (tr->t->region == REGION_REDUCE) {
+        status = status ? status : check_ranks(tr, object, err);
+    } else {
+        const struct cpu_kernel *k = status ? NULL : load(object, err);
+        status = k ? check(tr, k, err) : -1;
+    }
     unlink(object);
     free(object);
     return status;

@@ -10,8 +10,14 @@
 static const struct wire_limits limits = {
     .max_tokens = 16, .max_rows = 3, .kv_pages = 9, .vocab = 50, .max_context = 48, .slots = 20};
 static struct wire_change change[] = {{2, 7}, {19, 0}};
-static struct wire_table table = {
-    .step = 5000000000, .version = 3, .trial_slot = 4, .trial = 9, .changes = 2, .change = change};
+static struct wire_table table = {.step = 5000000000,
+                                  .version = 3,
+                                  .trial_slot = 4,
+                                  .trial = 9,
+                                  .beside_run = 5,
+                                  .beside = 6,
+                                  .changes = 2,
+                                  .change = change};
 
 static int32_t tokens[] = {4, 49, 0, 7}, position[] = {16, 17, 18, 40}, kv_at[] = {48, 49, 50, 24};
 static int32_t row[] = {2, 3}, page_table[] = {1, 3, 8, 0, 1};
@@ -68,6 +74,8 @@ static void a_step_comes_back_as_it_was(void **state)
     assert_int_equal(k.version, 3);
     assert_int_equal(k.trial_slot, 4);
     assert_int_equal(k.trial, 9);
+    assert_int_equal(k.beside_run, 5);
+    assert_int_equal(k.beside, 6);
     assert_int_equal(k.changes, 2);
     assert_memory_equal(k.change, change, sizeof change);
     free(data);
@@ -136,6 +144,8 @@ static void tables_that_are_none_are_refused(void **state)
     assert_refused(&s, "slots for a canary");
     table = right, table.trial = 0;
     assert_refused(&s, "kernels of a canary");
+    table = right, table.beside_run = -1;
+    assert_refused(&s, "kernels beside reduce");
     table = right, table.trial_slot = -1;
     assert_refused(&s, "kernels of a canary");
     table = right;
@@ -153,6 +163,24 @@ static void assert_kernel_refused(const struct wire_kernel *k, size_t n, const c
     if (!strstr(e.msg, words))
         fail_msg("'%s' is not in: %s", words, e.msg);
     free(data);
+}
+
+static void a_timing_is_of_so_many_tokens_and_calls(void **state)
+{
+    (void)state;
+    struct wire_timing t = {3, 16, 8}, out;
+    struct err e = {""};
+    assert_int_equal(wire_read_timing((const char *)&t, sizeof t, &limits, &out, &e), 0);
+    assert_int_equal(out.kernel, 3);
+    assert_int_equal(out.m, 16);
+    assert_int_equal(out.calls, 8);
+    assert_int_equal(wire_read_timing((const char *)&t, sizeof t - 1, &limits, &out, &e), -1);
+    const struct wire_timing bad[] = {
+        {-1, 1, 1}, {0, 0, 1}, {0, 17, 1}, {0, 1, 0}, {0, 1, 1 << 20}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(wire_read_timing((const char *)&bad[i], sizeof bad[i], &limits, &out, &e),
+                         -1);
+    assert_non_null(strstr(e.msg, "1048576 times"));
 }
 
 static void a_kernel_comes_with_its_bytes_or_with_its_path(void **state)
@@ -214,6 +242,7 @@ int main(void)
         cmocka_unit_test(a_step_comes_back_as_it_was),
         cmocka_unit_test(what_a_rank_was_not_opened_for_is_refused),
         cmocka_unit_test(tables_that_are_none_are_refused),
+        cmocka_unit_test(a_timing_is_of_so_many_tokens_and_calls),
         cmocka_unit_test(a_kernel_comes_with_its_bytes_or_with_its_path),
         cmocka_unit_test(bytes_that_are_no_step_are_refused),
     };

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "engine/cpu/backend_private.h"
 #include "engine/cpu/collective_shm.h"
 
 enum { RANKS = 4 };
@@ -21,6 +22,8 @@ struct rank {
     const struct feed *feed;
     int feeds, rc;
     bool silent; /* the step wants no logits */
+    const struct step_trial *trial;
+    const struct kernel *timed;
     struct err e;
 };
 
@@ -86,6 +89,7 @@ static void *step_main(void *arg)
     build(&k->built, k->feed, k->feeds);
     if (k->silent)
         k->built.step.rows = 0;
+    k->built.step.trial = k->trial;
     k->rc = backend_cpu.step(k->backend, &k->built.step, NULL, &k->e);
     return NULL;
 }
@@ -192,6 +196,194 @@ static void a_rank_that_is_gone_ends_the_step_and_all_after_it(void **state)
     close_ranks();
 }
 
+/* ---- kernels of reduce ---------------------------------------------------------------------- */
+
+/* One slice, one shot, as tests/kernels/bad/reduce.h has it. */
+static void plain_reduce(const void *args, const struct team *team)
+{
+    const struct reduce_args *a = args;
+    const struct reduce_area *area = a->area;
+    uint32_t call = *area->calls + 1, meeting = REDUCE_MEETING(call, 0);
+    int64_t n = (int64_t)a->m * a->n;
+    if (team->rank > 0)
+        return;
+    memcpy(area->place[area->rank][call & 1], a->x, (size_t)n * sizeof(float));
+    __atomic_store_n(area->flag[area->rank], meeting, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(area->sleepers[area->rank], __ATOMIC_SEQ_CST))
+        area->wake(area, 0);
+    for (int32_t r = 0; r < area->world; r++)
+        if (area->wait(area, r, 0, meeting))
+            return;
+    for (int64_t i = 0; i < n; i++) {
+        float sum = area->place[0][call & 1][i];
+        for (int32_t r = 1; r < area->world; r++)
+            sum += area->place[r][call & 1][i];
+        a->out[i] = sum + a->residual[i];
+    }
+}
+
+static int64_t no_scratch(int32_t m, int32_t size)
+{
+    (void)m;
+    (void)size;
+    return 0;
+}
+
+static const struct cpu_kernel plain_cpu = {.abi = WHET_CPU_ABI,
+                                            .region = REGION_REDUCE,
+                                            .m_max = TOKENS,
+                                            .run = plain_reduce,
+                                            .scratch_bytes = no_scratch};
+static struct loaded plain_loaded;
+static struct kernel plain = {.id = "plain",
+                              .region = REGION_REDUCE,
+                              .origin = ORIGIN_TEMPLATE,
+                              .m_max = TOKENS,
+                              .cpu = &plain_cpu,
+                              .backend = &plain_loaded};
+
+static void publish_on_all(const struct kernel *k)
+{
+    for (int32_t r = 0; r < world; r++)
+        for (int i = 0; i < M_BUCKETS; i++) {
+            struct slot *s = dispatch_slot(rank[r].table, REGION_REDUCE, m_bucket[i], 0);
+            dispatch_publish(rank[r].table, s, k ? k : s->eager);
+        }
+}
+
+static uint64_t runs_of_reduce(int32_t r)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < M_BUCKETS; i++)
+        n += atomic_load(
+            &dispatch_slot(rank[r].table, REGION_REDUCE, m_bucket[i], 0)->counters.runs);
+    return n;
+}
+
+/* Eager, then the kernel, then eager: the same steps give the same bits. */
+static void a_kernel_of_reduce_has_the_bits_of_eager(void **state)
+{
+    (void)state;
+    struct feed a = {text_a, 0, 19, {1, 4, 3}};
+    float first[SAMPLER_TOP_MAX];
+    open_ranks(4, DTYPE_F32);
+    for (int turn = 0; turn < 3; turn++) {
+        publish_on_all(turn == 1 ? &plain : NULL);
+        uint64_t before = runs_of_reduce(3);
+        step_all(&a, 1);
+        assert_all_follow(0, text_a, 19);
+        assert_int_equal(runs_of_reduce(3) - before, 2 * model->shape.layers);
+        const struct sampled *out = &rank[3].built.sample[0].out;
+        if (turn == 0)
+            memcpy(first, out->top_logprob, sizeof out->top_logprob);
+        assert_memory_equal(first, out->top_logprob, sizeof out->top_logprob);
+    }
+    close_ranks();
+}
+
+/* This kernel uses one flag. After very many calls the others would look as if they were ahead. */
+static void flags_that_no_kernel_uses_keep_up(void **state)
+{
+    (void)state;
+    struct feed a = {text_a, 0, 9, {1, 4, 3}};
+    const uint32_t often = 1 << 20;
+    const int last = (REDUCE_SLICES - 1) * REDUCE_FLAG;
+    open_ranks(4, DTYPE_F32);
+    publish_on_all(&plain);
+    for (int32_t r = 0; r < world; r++)
+        *backend_area(rank[r].backend, REDUCE_STEPS)->calls = often - 1;
+    step_all(&a, 1);
+    assert_all_follow(0, text_a, 9);
+    for (int32_t r = 0; r < world; r++) {
+        const struct reduce_area *area = backend_area(rank[r].backend, REDUCE_STEPS);
+        assert_int_equal(*area->calls, often - 1 + 2 * (uint32_t)model->shape.layers);
+        assert_int_equal(area->flag[r][last], REDUCE_MEETING(often, 1));
+        assert_int_equal(area->flag[r][0], REDUCE_MEETING(*area->calls, 0));
+    }
+    close_ranks();
+}
+
+static void a_rank_that_is_gone_ends_those_that_wait_in_a_kernel(void **state)
+{
+    (void)state;
+    struct feed a = {text_a, 0, 9, {1, 4, 3}};
+    open_ranks(4, DTYPE_F32);
+    publish_on_all(&plain);
+    step_all(&a, 1);
+    start_step(&a, 1, 2);
+    rank[2].collective->ops->abort(rank[2].collective, "rank 2 was killed");
+    end_step(2, STEP_LOST);
+    assert_non_null(strstr(rank[0].e.msg, "another rank gave up"));
+    start_step(&a, 1, -1);
+    end_step(-1, STEP_LOST);
+    close_ranks();
+}
+
+/* Rank 0 has a hook; what it wants to see goes with the step to all. */
+static void a_kernel_on_trial_runs_beside_the_step_on_all_ranks(void **state)
+{
+    (void)state;
+    struct feed a = {text_a, 0, 9, {1, 4, 3}};
+    open_ranks(4, DTYPE_F32);
+    struct hook hook = {.kind = HOOK_COMPARE,
+                        .slot = dispatch_slot(rank[0].table, REGION_REDUCE, 9, 0),
+                        .kernel = &plain,
+                        .every = 1};
+    atomic_init(&hook.left, 3);
+    assert_int_equal(backend_cpu.hook(rank[0].backend, &hook), 0);
+    step_all(&a, 1); /* without the others there is no trial */
+    assert_int_equal(hook.comparisons, 0);
+    for (int turn = 0; turn < 3; turn++) {
+        struct step_trial trial;
+        struct step s = {.m = 9};
+        assert_true(backend_cpu.trial(rank[0].backend, &s, &trial));
+        assert_ptr_equal(trial.kernel, &plain);
+        for (int32_t r = 0; r < world; r++)
+            rank[r].trial = &trial;
+        step_all(&a, 1);
+        assert_all_follow(0, text_a, 9);
+        assert_false(backend_cpu.trial(rank[0].backend, NULL, NULL));
+    }
+    assert_int_equal(hook.comparisons, 3);
+    assert_int_equal(hook.different, 0);
+    assert_int_equal(atomic_load(&hook.left), 0);
+    struct step s = {.m = 9}, other = {.m = 1};
+    struct step_trial none;
+    assert_false(backend_cpu.trial(rank[0].backend, &s, &none)); /* it has seen enough */
+    atomic_store(&hook.left, 1);
+    assert_false(backend_cpu.trial(rank[0].backend, &other, &none)); /* another slot's */
+    assert_int_equal(backend_cpu.hook(rank[0].backend, NULL), 0);
+    close_ranks();
+}
+
+static void *time_main(void *arg)
+{
+    struct rank *k = arg;
+    int64_t ns = 0;
+    k->rc = backend_cpu.time_reduce(k->backend, k->timed, 7, 20, &ns, &k->e);
+    if (k->rc == 0 && ns <= 0)
+        k->rc = -2;
+    return NULL;
+}
+
+static void all_ranks_time_a_kernel_at_once(void **state)
+{
+    (void)state;
+    open_ranks(4, DTYPE_F32);
+    for (int turn = 0; turn < 4; turn++) {
+        for (int32_t r = 0; r < world; r++) {
+            const struct kernel *eager = backend_cpu.eager(rank[r].backend, REGION_REDUCE);
+            rank[r].timed = turn % 2 ? &plain : eager;
+            assert_int_equal(pthread_create(&rank[r].thread, NULL, time_main, &rank[r]), 0);
+        }
+        end_step(-1, 0);
+    }
+    struct err e;
+    int64_t ns;
+    assert_int_equal(backend_cpu.time_reduce(rank[0].backend, &plain, 0, 1, &ns, &e), -1);
+    close_ranks();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -199,6 +391,11 @@ int main(void)
         cmocka_unit_test(four_ranks_share_two_kv_heads),
         cmocka_unit_test(a_step_without_logits_needs_no_gather),
         cmocka_unit_test(a_rank_that_is_gone_ends_the_step_and_all_after_it),
+        cmocka_unit_test(a_kernel_of_reduce_has_the_bits_of_eager),
+        cmocka_unit_test(flags_that_no_kernel_uses_keep_up),
+        cmocka_unit_test(a_rank_that_is_gone_ends_those_that_wait_in_a_kernel),
+        cmocka_unit_test(a_kernel_on_trial_runs_beside_the_step_on_all_ranks),
+        cmocka_unit_test(all_ranks_time_a_kernel_at_once),
     };
     return cmocka_run_group_tests(tests, backend_set_up, backend_tear_down);
 }

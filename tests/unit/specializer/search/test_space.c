@@ -125,7 +125,7 @@ static void template_names_why_a_point_is_illegal(void **unused)
         f = facts_of(t->region, t->m_min, NUMERICS_TOLERANCE);
         f.WTYPE = f.WTYPE_2 = f.WTYPE_3 = DTYPE_COUNT; /* layers of different types */
         p = template_defaults(t);
-        if (t->region != REGION_ATTN)
+        if (t->region != REGION_ATTN && t->region != REGION_REDUCE)
             assert_non_null(template_illegal(t, &p, &f));
     }
 }
