@@ -190,7 +190,7 @@ static void engine_keeps_slices_to_their_share_under_load(void **state)
 static void engine_on_a_cpu_delays_one_step_in_so_many(void **state)
 {
     (void)state;
-    enum { APART = 64, TOKENS = 600, LEAST = TOKENS / APART - 1 };
+    enum { APART = 64, TOKENS = 600, LEAST = TOKENS / APART / 2 };
     fake_reset();
     struct config config = config_of(64, 4);
     config.specializer_cpu_slice_steps = APART;
