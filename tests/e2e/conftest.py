@@ -196,21 +196,6 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="WHET_TEST_MODEL is not set"))
 
 
-claimed = {}
-
-
-def pytest_runtest_protocol(item):
-    """Processes with the same folder WHET_TEST_CLAIMS share the files: who comes first to one runs it."""
-    claims, name = os.environ.get("WHET_TEST_CLAIMS"), Path(item.path).name
-    if claims and name not in claimed:
-        try:
-            os.close(os.open(os.path.join(claims, name), os.O_CREAT | os.O_EXCL, 0o600))
-            claimed[name] = True
-        except FileExistsError:
-            claimed[name] = False
-    return None if not claims or claimed[name] else True  # True: it is done with
-
-
 @pytest.fixture(scope="session")
 def server():
     s = Server()

@@ -108,7 +108,6 @@ def test_a_text_goes_only_where_the_agent_is_on_at_both_ends(start, options, pg,
 
 
 @pytest.mark.timing  # under sanitizers the search takes minutes, and what is faster does not show
-@pytest.mark.alone
 @pytest.mark.usefixtures("awake")
 def test_a_text_that_serves_at_one_is_proven_anew_at_the_other(options, pg):  # noqa: F811
     def author(n):
