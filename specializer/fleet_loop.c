@@ -26,6 +26,7 @@
 
 #define EVERY_NS (INT64_C(250) * 1000000)
 #define AUDITS_FOR_NS (INT64_C(60) * 1000000000)
+#define HELD_WORTH 1.25 /* times its own: what a leased slot counts for among others */
 enum { AUDITS = 8, LEARN_AT_ONCE = 64, SLOTS_MOST = 64 };
 
 /* ---- points of others ------------------------------------------------------------------------ */
@@ -263,8 +264,11 @@ static double worth_of_all(struct specializer *s, const struct slot_search *p)
                          p->dry + p->fleet.dry);
 }
 
-/* Asks the fleet for leases on the slots that may be searched, the worthiest first; the slot of a
- * batch that is under way comes before all others. */
+/* Asks the fleet for leases on the slots that may be searched, the worthiest first. The slot that
+ * is leased already stands before others that are worth little more, so that servers do not trade
+ * slots over noise; nothing else keeps it in front, not even a batch that is under way there: that
+ * batch runs to its end, and meanwhile the lease moves on. Whoever gets the slot knows which of its
+ * points are being tried. */
 static void wish(struct specializer *s)
 {
     const char *slot[SLOTS_MOST];
@@ -273,10 +277,11 @@ static void wish(struct specializer *s)
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->slot_searches; i++) {
         struct slot_search *p = &s->slot_search[i];
-        bool batch = search_batch_has(s, p);
-        if (!batch && (p->locked.worth < OBSERVE_LEAST || !slot_choosable_locked(s, p)))
+        if (!search_batch_has(s, p) &&
+            (p->locked.worth < OBSERVE_LEAST || !slot_choosable_locked(s, p)))
             continue;
-        double w = batch ? 2 : worth_of_all(s, p);
+        double w = worth_of_all(s, p);
+        w *= fleet_leased(s->fleet, p->slot->name) ? HELD_WORTH : 1;
         int at = n < SLOTS_MOST ? n++ : SLOTS_MOST - 1;
         for (; at > 0 && worth[at - 1] < w; at--) {
             slot[at] = slot[at - 1];

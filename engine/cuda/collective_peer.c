@@ -26,7 +26,7 @@
 
 enum { SUM_MOST = 64 * 4096, GATHER_MOST = 1 << 17 }; /* numbers */
 enum way { SUM, GATHER, WAYS };
-enum { ROUNDS = 4 };
+enum { CALLS = 4 };
 #define PROOF_NS INT64_C(2000000000)
 
 struct peer_rank {
@@ -185,31 +185,31 @@ static float drawn(uint32_t *state)
     return ((float)(*state >> 8) - 8388608.0f) / 8388608.0f;
 }
 
-/* A proof: ROUNDS calls at once, one behind the other; every second one of sums is in place. What
- * sums add is the first round's own numbers, so that it is seen to be added. */
+/* A proof: CALLS sums or gathers, one behind the other; every second one of sums is in place. What
+ * sums add is the first call's own numbers, so that it is seen to be added. */
 struct proof {
     enum way way;
     int64_t n;
-    float *own, *all, *got; /* host: [ROUNDS][n], [world][ROUNDS][n]; [ROUNDS][n or world * n] */
+    float *own, *all, *got; /* host: [CALLS][n], [world][CALLS][n]; [CALLS][n or world * n] */
     float *in, *out;        /* device, as own and got */
 };
 
-static float expected(const struct peer_rank *k, const struct proof *p, int64_t round, int64_t i)
+static float expected(const struct peer_rank *k, const struct proof *p, int64_t call, int64_t i)
 {
-    float sum = p->all[round * p->n + i];
+    float sum = p->all[call * p->n + i];
     for (int32_t r = 1; r < k->base.world; r++)
-        sum += p->all[(r * ROUNDS + round) * p->n + i];
+        sum += p->all[(r * CALLS + call) * p->n + i];
     return sum + p->own[i];
 }
 
 static int compare(const struct peer_rank *k, const struct proof *p, struct err *e)
 {
     int64_t results = p->way == GATHER ? k->base.world * p->n : p->n;
-    for (int64_t round = 0; round < ROUNDS; round++)
+    for (int64_t call = 0; call < CALLS; call++)
         for (int64_t i = 0; i < results; i++) {
-            float got = p->got[round * results + i],
-                  want = p->way == GATHER ? p->all[(i / p->n * ROUNDS + round) * p->n + i % p->n]
-                                          : expected(k, p, round, i);
+            float got = p->got[call * results + i],
+                  want = p->way == GATHER ? p->all[(i / p->n * CALLS + call) * p->n + i % p->n]
+                                          : expected(k, p, call, i);
             if (memcmp(&got, &want, sizeof got) != 0)
                 return err_set(e, "number %lld of %lld is %g, not %g", (long long)i,
                                (long long)p->n, (double)got, (double)want);
@@ -234,10 +234,10 @@ static int prove(struct peer_rank *k, const struct proof *p, cudaStream_t stream
 {
     int64_t results = p->way == GATHER ? k->base.world * p->n : p->n;
     size_t each = (size_t)p->n * sizeof *p->in;
-    CU(cudaMemcpyAsync(p->in, p->own, ROUNDS * each, cudaMemcpyHostToDevice, stream));
-    for (int64_t round = 0; round < ROUNDS; round++) {
-        float *in = p->in + round * p->n, *out = p->out + round * results;
-        bool gather = p->way == GATHER, in_place = round % 2 && !gather;
+    CU(cudaMemcpyAsync(p->in, p->own, CALLS * each, cudaMemcpyHostToDevice, stream));
+    for (int64_t call = 0; call < CALLS; call++) {
+        float *in = p->in + call * p->n, *out = p->out + call * results;
+        bool gather = p->way == GATHER, in_place = call % 2 && !gather;
         if (launch(k, p->way, in, gather ? NULL : p->in, in_place ? in : out, p->n, stream, e))
             return -1;
         if (in_place)
@@ -245,7 +245,7 @@ static int prove(struct peer_rank *k, const struct proof *p, cudaStream_t stream
     }
     if (end_of_proof(k, stream, e))
         return -1;
-    CU(cudaMemcpyAsync(p->got, p->out, (size_t)(ROUNDS * results) * sizeof *p->got,
+    CU(cudaMemcpyAsync(p->got, p->out, (size_t)(CALLS * results) * sizeof *p->got,
                        cudaMemcpyDeviceToHost, stream));
     CU(cudaStreamSynchronize(stream));
     return compare(k, p, e);
@@ -260,7 +260,7 @@ static int prove_all(struct peer_rank *k, int64_t most, cudaStream_t stream, boo
         enum way way;
         int64_t n;
     } of[] = {{SUM, 2}, {GATHER, 62}, {SUM, 2560}, {GATHER, GATHER_MOST}, {SUM, most}};
-    int64_t world = k->base.world, floats = ROUNDS * most;
+    int64_t world = k->base.world, floats = CALLS * most;
     float *host = xmalloc((size_t)((1 + 2 * world) * floats) * sizeof *host), *room = NULL;
     int rc = 0;
     *proved = cudaMalloc((void **)&room, (size_t)((1 + world) * floats) * sizeof *room) == 0;
@@ -269,9 +269,9 @@ static int prove_all(struct peer_rank *k, int64_t most, cudaStream_t stream, boo
         struct proof p = {of[i].way,    n, host, host + floats, host + (1 + world) * floats, room,
                           room + floats};
         uint32_t state = (uint32_t)k->base.rank * 7919 + (uint32_t)n;
-        for (int64_t at = 0; at < ROUNDS * n; at++)
+        for (int64_t at = 0; at < CALLS * n; at++)
             p.own[at] = drawn(&state);
-        rc = exchange(k, p.own, p.all, (size_t)(ROUNDS * n) * sizeof *host, stream, why);
+        rc = exchange(k, p.own, p.all, (size_t)(CALLS * n) * sizeof *host, stream, why);
         *proved = rc == 0 && *proved && prove(k, &p, stream, why) == 0;
     }
     cudaFree(room);

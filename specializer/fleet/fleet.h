@@ -46,6 +46,8 @@ void fleet_each(struct fleet *f, const char *slot, int64_t after, int most, flee
                 void *ctx);
 /* The slots that this server would search, best first; it leases one of them. */
 void fleet_wish(struct fleet *f, const char *const *slot, int n);
+/* True if this server has the lease of the slot. */
+bool fleet_leased(struct fleet *f, const char *slot);
 /* True while the slot is somebody else's to search. Never for long without anybody's results. */
 bool fleet_elsewhere(struct fleet *f, const char *slot);
 

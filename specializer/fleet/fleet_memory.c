@@ -208,7 +208,7 @@ void fleet_wish(struct fleet *f, const char *const *slot, int n)
     for (int i = 0; i < n; i++)
         keeps |= strcmp(slot[i], f->lease) == 0;
     /* The order is looked at again with every heartbeat; at once only if there is nothing to hold
-     * on to, or something better for a batch that has not begun. */
+     * on to. */
     bool asks = !had && (f->lease[0] ? !keeps : n > 0 && f->wishes == 0);
     for (int i = 0; i < n; i++)
         snprintf(f->wish[i], sizeof f->wish[i], "%s", slot[i]);
@@ -220,6 +220,16 @@ void fleet_wish(struct fleet *f, const char *const *slot, int n)
     pthread_mutex_unlock(&f->lock);
     if (asks)
         poke(f);
+}
+
+bool fleet_leased(struct fleet *f, const char *slot)
+{
+    if (!f)
+        return false;
+    pthread_mutex_lock(&f->lock);
+    bool yes = f->lease_state == LEASE_HELD && strcmp(f->lease, slot) == 0;
+    pthread_mutex_unlock(&f->lock);
+    return yes;
 }
 
 bool fleet_elsewhere(struct fleet *f, const char *slot)

@@ -395,6 +395,25 @@ def test_one_that_joins_proves_what_others_found_in_several_slots_together(membe
 
 
 @pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+def test_a_lease_moves_to_the_slot_that_is_worth_more(member, pg):
+    """While batches go on in the slot that was held: it was kept as long as they did."""
+    server = online(member("--specializer-slots", "mlp_in/m1,attn_out/m1"))
+    other, mine = "f" * 16, pg.one("SELECT server FROM whet_server")
+    pg.sql("INSERT INTO whet_lease(env, slot, server, until) SELECT env, 'mlp_in/m1' || holder,"
+           f" '{other}', now() + interval '1 hour' FROM whet_server, unnest('{{\"\",+2,+3,+4}}'::text[]) holder")
+
+    def held():
+        return pg.one(f"SELECT slot FROM whet_lease WHERE server = '{mine}'")
+
+    with Load(server):
+        until(lambda: held() == "attn_out/m1", server.text, LONGER)
+        until(lambda: [e for e in events(server, "batch") if e["slot"] == "attn_out/m1"], server.text, LONGER)
+        pg.sql(f"UPDATE whet_lease SET until = now() WHERE server = '{other}'")
+        until(lambda: held() == "mlp_in/m1", server.text, LONGER)
+        until(lambda: [e for e in events(server, "batch") if e["slot"] == "mlp_in/m1"], server.text, LONGER)
+
+
+@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
 def test_neither_requests_nor_the_search_wait_for_a_slow_database(member, pg):
     slow = Slow(pg)
     server = online(member(uri=slow.uri))
