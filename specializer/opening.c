@@ -13,11 +13,14 @@
  */
 #include "specializer/opening.h"
 
+#include "config/clock.h"
 #include "specializer/specializer_private.h"
 
 /* The shares of slots are used after so many seconds of steps: the very first step reads a prompt
  * and says little about the ones that follow. */
 #define SEEN_S 0.3
+/* But nobody waits longer for them: on an idle server they may never come. */
+#define SEEN_MOST_NS (INT64_C(2) * 1000000000)
 /* The least share of the time of steps: the batch would wait for live inputs of a rarer slot. */
 #define SHARE_LEAST 0.02
 
@@ -54,6 +57,16 @@ static struct slot_search *take_next(struct specializer *s)
     if (p)
         p->offered = true;
     return p;
+}
+
+bool opening_waits(struct specializer *s)
+{
+    double busy_s = s->observe.busy_s;
+    if (!target_of(s->env.machine->kind)->opens_together || busy_s <= 0 || busy_s >= SEEN_S)
+        return false;
+    if (s->seen_ns == 0)
+        s->seen_ns = clock_ns();
+    return clock_ns() - s->seen_ns < SEEN_MOST_NS;
 }
 
 bool opening_start(struct specializer *s)

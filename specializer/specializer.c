@@ -204,6 +204,8 @@ static void start_batch(struct specializer *s, struct slot_search *p, const stru
 /* A batch where most can be gained: with new candidates, or for one that is to be tried again. */
 static bool search_advance(struct specializer *s)
 {
+    if (strategy_proposes(s->strategy) && opening_waits(s))
+        return false;
     if (strategy_proposes(s->strategy) && (opening_start(s) || fleet_set_start(s, false))) {
         s->asleep = false;
         return true;

@@ -89,6 +89,7 @@ struct specializer {
     int64_t observed_ns, shares_ns; /* when counters were read, and shares stored */
     int64_t pruned_ns;              /* when old objects were deleted; 0: not yet */
     int64_t since_ns;               /* when the restored kernels were back */
+    int64_t seen_ns;                /* when the first steps were seen; 0: not yet (opening.c) */
     bool asleep;
     struct counts counts;
 };

@@ -99,6 +99,26 @@ static void a_span_waits_for_no_part_that_nobody_will_search(void **state)
 
 /* The first kernels of an empty store have a share of their own, those after them half of the
  * slices'. */
+/* The first slot that has a share is not searched alone while the others get theirs. */
+static void no_batch_begins_before_an_opening_can(void **state)
+{
+    struct world *w = *state;
+    slot_search(w, "head/m1", 0.1);
+    assert_false(opening_waits(&w->s)); /* no steps: what a store says of shares is enough */
+    w->s.observe.busy_s = 0.1;
+    assert_true(opening_waits(&w->s));
+    assert_false(search_advance(&w->s));
+    assert_int_equal(w->s.batch.n, 0);
+    w->s.observe.busy_s = 0.5;
+    assert_false(opening_waits(&w->s));
+    w->s.observe.busy_s = 0.1;
+    w->s.seen_ns -= INT64_C(3000000000); /* but no more steps come */
+    assert_false(opening_waits(&w->s));
+    w->machine.kind = MACHINE_CUDA;
+    w->s.seen_ns = 0;
+    assert_false(opening_waits(&w->s));
+}
+
 static void children_of_an_opening_have_a_share_of_their_own(void **state)
 {
     struct world *w = *state;
@@ -149,6 +169,8 @@ int main(void)
                                         close_world),
         cmocka_unit_test_setup_teardown(a_span_waits_for_no_part_that_nobody_will_search,
                                         open_world, close_world),
+        cmocka_unit_test_setup_teardown(no_batch_begins_before_an_opening_can, open_world,
+                                        close_world),
         cmocka_unit_test_setup_teardown(children_of_an_opening_have_a_share_of_their_own,
                                         open_world, close_world),
         cmocka_unit_test_setup_teardown(windows_are_for_those_who_starve, open_world, close_world),
