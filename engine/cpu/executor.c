@@ -14,6 +14,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,7 +142,8 @@ static int reopen(int fd)
 /* Whether this process may use so many cores. */
 static bool spare_cores(int32_t wanted)
 {
-    return CPU_COUNT(pool_cores()) >= wanted;
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) >= wanted;
 }
 
 static int tell(const struct executor *x, const struct executor_options *o, int socket, int area)
@@ -152,7 +154,6 @@ static int tell(const struct executor *x, const struct executor_options *o, int 
                                .max_tokens = o->max_tokens,
                                .positions = o->positions,
                                .settle = o->settle,
-                               .cores = *pool_cores(),
                                .spare = spare_cores(2 * o->team),
                                .area_bytes = x->area.bytes,
                                .area_inputs = x->area.inputs,
@@ -241,7 +242,6 @@ static struct executor *open_once(const struct executor_options *o, bool *killed
     memcpy(x->pages, o->pages, sizeof x->pages);
     x->wait = (struct gate_wait){.spin_ns = spare_cores(o->team + 1) ? GATE_SPIN_MAX_NS : 0,
                                  .shared = true,
-                                 .yield_ns = GATE_YIELD_NS,
                                  .spin_max_ns = spare_cores(2 * o->team) ? GATE_SPIN_ALONE_NS : 0};
     x->area = area_of(&x->shape, o->region, o->max_tokens, o->positions);
     x->work_s = token_s(o);

@@ -262,8 +262,7 @@ static void obey(const struct worker *w, const struct team *team)
     w->kernel->run(&args, team);
 }
 
-static struct gate_wait idle = {
-    .spin_ns = GATE_SPIN_MAX_NS, .shared = true, .yield_ns = GATE_YIELD_NS};
+static struct gate_wait idle = {.spin_ns = GATE_SPIN_MAX_NS, .shared = true};
 
 /* Every rank waits for the server's word by itself, and the last one to be done says so: a call
  * costs one hand-over each way. */
@@ -283,11 +282,16 @@ static void serve(const void *args, const struct team *team)
 
 /* ---- start ---------------------------------------------------------------------------------- */
 
+static void meet(const void *args, const struct team *team)
+{
+    (void)args;
+    team->barrier(team);
+}
+
 static void prepare(struct worker *w)
 {
     struct err err = {""};
     const struct executor_setup *s = &w->setup;
-    sched_setaffinity(0, sizeof s->cores, &s->cores);
     w->model = model_open(s->model, false, NULL, NULL, &err);
     if (!w->model)
         refuse(err.msg);
@@ -303,7 +307,7 @@ static void prepare(struct worker *w)
     w->pool = pool_open(s->team, w->sizes.scratch);
     if (pool_size(w->pool) != s->team)
         refuse("has no threads for its team");
-    pool_pin(w->pool); /* also: a thread that starts makes system calls */
+    pool_run(w->pool, meet, NULL, 0); /* a thread that starts makes system calls */
 }
 
 int executor_main(int argc, char **argv)
@@ -332,8 +336,6 @@ int executor_main(int argc, char **argv)
     atomic_store(&w.control->state, EXECUTOR_READY);
     gate_raise(&w.control->done, true);
     idle.spin_max_ns = w.setup.spare ? GATE_SPIN_ALONE_NS : 0;
-    if (!w.setup.spare)
-        atomic_store(&idle.spin_ns, 0);
     pool_run(w.pool, serve, &w, 0);
     return EXIT_REFUSED; /* never */
 }

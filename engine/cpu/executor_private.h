@@ -26,8 +26,7 @@ struct executor_setup {
     int32_t region, team, max_tokens, positions;
     int32_t pages; /* descriptors of pages that follow the area's */
     bool settle;
-    bool spare;      /* the machine has a core for each rank beside the server's */
-    cpu_set_t cores; /* the server's: it is started by a thread that may be pinned */
+    bool spare; /* the machine has a core for each rank beside the server's */
     int64_t area_bytes, area_inputs;
     int64_t pack_bytes, page_bytes[EXECUTOR_PAGES];
     char model[4096], object[4096];

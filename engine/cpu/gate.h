@@ -15,17 +15,11 @@
  * percentile of the time between tokens. And who yielded and got the core back late, with nothing
  * changed, has met somebody else's busy process, and does not yield for a while.
  *
- * Two teams that take turns on the same cores yield for long (`yield_ns`) instead of sleeping: a
- * core goes from one to the other in 3 us, and in 20 to 60 where sleepers have to be woken in a
- * virtual machine. There a late core says little, because peers may be busy for that long; three
- * in a row are taken for somebody else's.
- *
  * Who should have a core to itself may spin for long (`spin_max_ns`): then nothing is gained by
  * sleeping between two calls, and waking an idle core costs a virtual machine 30 us and more each
  * way. Such spins begin after a sleep that turned out shorter than they are. One that is in vain
- * and followed by a short sleep was too short, or in the way, because the peer had no other core.
- * Three of them in a row were in the way: then there is none for the next BRIEF_WAITS waits. While
- * there are guests, which want the core, there is none at all.
+ * and followed by a short sleep was itself in the way: the peer had no other core. Then there is
+ * none for the next BRIEF_WAITS waits, and none at all while there are guests, which want the core.
  *
  * Invariant: `sleepers` is raised before the last look at the word and read after the word is
  * written (both sequentially consistent), so a sleeper is either seen or sees the new value.
@@ -41,8 +35,7 @@ enum {
     GATE_LINE = 64,
     GATE_SPIN_MIN_NS = 1000,
     GATE_SPIN_MAX_NS = 30000,
-    GATE_SPIN_ALONE_NS = 1000000, /* where a core has nothing else to do */
-    GATE_YIELD_NS = 1000000       /* where teams take turns */
+    GATE_SPIN_ALONE_NS = 1000000 /* where a core has nothing else to do */
 };
 
 /* On a cache line of its own. All zero at first. */
@@ -51,15 +44,13 @@ struct gate {
     _Atomic int32_t sleepers;
 };
 
-/* How one side waits: never in memory that another process may write. Waiters may share it. */
+/* How one side waits: never in memory that another process may write. */
 struct gate_wait {
-    _Atomic int32_t spin_ns;  /* how long the next waiter spins; 0: not at all, from now on */
-    bool shared;              /* the gate is of two processes */
-    _Atomic int32_t yield_ns; /* how long it yields before it sleeps; 0: a few times */
-    int32_t spin_max_ns;      /* 0: GATE_SPIN_MAX_NS; more: there is a core for each who waits */
-    _Atomic int32_t shy;      /* waits yet to go without yielding */
-    _Atomic int32_t brief;    /* waits yet to go without a long spin */
-    _Atomic int32_t vain;     /* in a row: long spins in the way, yields that took long */
+    _Atomic int32_t spin_ns; /* how long the next waiter spins; 0: not at all, from now on */
+    bool shared;             /* the gate is of two processes */
+    _Atomic int32_t shy;     /* waits yet to go without yielding */
+    int32_t spin_max_ns;     /* 0: GATE_SPIN_MAX_NS; more: there is a core for each who waits */
+    _Atomic int32_t brief;   /* waits yet to go without a long spin */
 };
 
 /* Returns once the word is no longer `old`; with `limit_ns` above 0 after about that long asleep at

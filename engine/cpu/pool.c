@@ -26,28 +26,12 @@ struct pool {
     int32_t size;
     int32_t rested_ns; /* what workers spun before pool_rest(); 0: they do */
     _Atomic bool stop;
-    bool pinned;
     void (*fn)(const void *args, const struct team *team);
     const void *args;
     void *scratch;
     int64_t scratch_bytes;
     pthread_t *thread; /* [size - 1] */
 };
-
-static cpu_set_t cores;
-
-static void find_cores(void)
-{
-    if (sched_getaffinity(0, sizeof cores, &cores) != 0)
-        CPU_ZERO(&cores);
-}
-
-const cpu_set_t *pool_cores(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, find_cores);
-    return &cores;
-}
 
 struct worker {
     struct pool *pool;
@@ -98,10 +82,8 @@ static void *work(void *arg)
 void pool_run(struct pool *p, void (*fn)(const void *args, const struct team *team),
               const void *args, int64_t scratch_bytes)
 {
-    if (p->rested_ns > 0) {
-        atomic_store_explicit(&p->generation_wait.yield_ns, 0, memory_order_relaxed);
+    if (p->rested_ns > 0)
         atomic_store_explicit(&p->generation_wait.spin_ns, p->rested_ns, memory_order_relaxed);
-    }
     p->rested_ns = 0;
     if (scratch_bytes > p->scratch_bytes) {
         free(p->scratch);
@@ -118,7 +100,6 @@ void pool_run(struct pool *p, void (*fn)(const void *args, const struct team *te
 struct pool *pool_open(int32_t size, int64_t scratch_bytes)
 {
     struct pool *p = xaligned(sizeof *p);
-    pool_cores(); /* while no thread is pinned */
     p->size = size < 1 ? 1 : size;
     p->generation_wait.spin_ns = p->phase_wait.spin_ns = GATE_SPIN_MAX_NS;
     p->scratch_bytes = scratch_bytes > LINE ? scratch_bytes : LINE;
@@ -150,33 +131,8 @@ void pool_close(struct pool *p)
 
 void pool_rest(struct pool *p)
 {
-    if (p->rested_ns > 0)
-        return;
-    atomic_store(&p->generation_wait.yield_ns, GATE_YIELD_NS);
-    p->rested_ns = atomic_exchange(&p->generation_wait.spin_ns, 0);
-}
-
-static void pin(const void *args, const struct team *team)
-{
-    const cpu_set_t *all = pool_cores();
-    (void)args;
-    if (CPU_COUNT(all) == team->size) {
-        int cpu = 0;
-        cpu_set_t own;
-        for (int left = team->rank; left > 0 || !CPU_ISSET(cpu, all); cpu++)
-            left -= CPU_ISSET(cpu, all) != 0;
-        CPU_ZERO(&own);
-        CPU_SET(cpu, &own);
-        sched_setaffinity(0, sizeof own, &own); /* refused: the scheduler decides, as before */
-    }
-    team->barrier(team);
-}
-
-void pool_pin(struct pool *p)
-{
-    if (!p->pinned)
-        pool_run(p, pin, NULL, 0);
-    p->pinned = true;
+    if (p->rested_ns == 0)
+        p->rested_ns = atomic_exchange(&p->generation_wait.spin_ns, 0);
 }
 
 int32_t pool_size(const struct pool *p)

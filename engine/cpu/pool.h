@@ -7,7 +7,6 @@
 #ifndef WHET_ENGINE_CPU_POOL_H
 #define WHET_ENGINE_CPU_POOL_H
 
-#include <sched.h>
 #include <stdint.h>
 
 #include "kernels/args.h"
@@ -25,13 +24,5 @@ void pool_run(struct pool *p, void (*fn)(const void *args, const struct team *te
 /* Somebody else gets the cores until the next pool_run(): workers stop spinning for it and sleep.
  */
 void pool_rest(struct pool *p);
-
-/* Where there are as many cores as ranks, gives each rank one of them: beside a team of somebody
- * else that yields while it waits, the scheduler takes no core for a free one, and leaves two ranks
- * that it put onto one core there. All ranks run once. Later calls do nothing. */
-void pool_pin(struct pool *p);
-
-/* The cores that this process may use; as it was before any thread was pinned. Any thread. */
-const cpu_set_t *pool_cores(void);
 
 #endif

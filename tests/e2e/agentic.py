@@ -232,22 +232,27 @@ def refused(world, slot, script):
     return trials(s, slot)
 
 
-def decided(s):
-    """True once the slot has a text's kernel, False once the good text lost on time alone."""
-    if by_the_agent(s, SLOT):
+def decided(s, source=None):
+    """True once the slot has a text's kernel (the one of that source), False once the good text lost on time
+    alone: the seed, which is ours, may lose or serve before it."""
+    kernel = by_the_agent(s, SLOT)
+    if kernel and source in (None, kernel["source"]):
         return True
-    rows = [r["text"] for r in get(s, f"/admin/trace?slot={SLOT}")["trace"] if r["event"] == "refused"]
-    slow = [text for text in rows if text.startswith(("bench:", "canary:"))]
-    return False if len(slow) > 1 else None  # one is the seed
+    rows = get(s, f"/admin/trace?slot={SLOT}")["trace"]
+    seeds = {r["kernel"] for r in rows if r["event"] == "proposed" and "the seed" in r["text"]}
+    slow = [r for r in rows if r["event"] == "refused" and r["text"].startswith(("bench:", "canary:"))
+            and r["kernel"] not in seeds]
+    return False if slow else None
 
 
-def until_published(begin):
+def until_published(begin, source=None):
     """What begin(n) started, once the good text serves. Who is faster is no matter of right and wrong:
     where a busy machine decides against it, everything begins anew."""
     for n in range(8):
         w = begin(n)
         try:
-            if wait_for(w["s"], SLOT, "undecided", lambda: decided(w["s"]) is not None) and decided(w["s"]):
+            if wait_for(w["s"], SLOT, "undecided", lambda: decided(w["s"], source) is not None) and \
+                    decided(w["s"], source):
                 return w
         except BaseException:
             end(w)

@@ -2,8 +2,6 @@
 /* Tests of engine/cpu/pool: everybody runs, everybody meets, nobody is lost asleep. */
 #include "tests/unit/unit.h"
 
-#include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
@@ -120,55 +118,6 @@ static void pool_meets_beside_processes_of_low_priority(void **state)
     pool_close(p);
 }
 
-struct seen {
-    _Atomic int count[CPU_SETSIZE]; /* of ranks that may run on one core alone, by core */
-};
-
-static void see_core(const void *args, const struct team *team)
-{
-    struct seen *s = (struct seen *)args;
-    cpu_set_t own;
-    if (sched_getaffinity(0, sizeof own, &own) == 0 && CPU_COUNT(&own) == 1)
-        for (int i = 0; i < CPU_SETSIZE; i++)
-            if (CPU_ISSET(i, &own))
-                atomic_fetch_add(&s->count[i], 1);
-    team->barrier(team);
-}
-
-/* On a thread of its own, which is rank 0 and gets pinned. */
-static void *pin_one_more(void *arg)
-{
-    struct pool *p = pool_open(CPU_COUNT(pool_cores()) + *(int32_t *)arg, 0);
-    struct seen s = {.count = {0}};
-    int32_t *alone = arg;
-    pool_pin(p);
-    pool_pin(p);
-    pool_run(p, see_core, &s, 0);
-    *alone = 0;
-    for (int i = 0; i < CPU_SETSIZE; i++)
-        if (s.count[i] > 0)
-            *alone = s.count[i] == 1 && CPU_ISSET(i, pool_cores()) ? *alone + 1 : -CPU_SETSIZE;
-    pool_close(p);
-    return NULL;
-}
-
-static int32_t pinned_alone(int32_t more)
-{
-    pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, pin_one_more, &more), 0);
-    pthread_join(thread, NULL);
-    return more;
-}
-
-/* Two ranks on one core would run one after the other. With a rank too many nobody is pinned. */
-static void ranks_get_a_core_each_where_there_are_as_many(void **state)
-{
-    (void)state;
-    assert_int_equal(pinned_alone(0), CPU_COUNT(pool_cores()));
-    if (CPU_COUNT(pool_cores()) > 1)
-        assert_int_equal(pinned_alone(1), 0);
-}
-
 static void pool_of_one_needs_no_thread(void **state)
 {
     (void)state;
@@ -187,7 +136,6 @@ int main(void)
         cmocka_unit_test(pool_wakes_workers_that_fell_asleep),
         cmocka_unit_test(scratch_is_shared_aligned_and_grows),
         cmocka_unit_test(pool_meets_beside_processes_of_low_priority),
-        cmocka_unit_test(ranks_get_a_core_each_where_there_are_as_many),
         cmocka_unit_test(pool_of_one_needs_no_thread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
