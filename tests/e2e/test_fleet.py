@@ -367,7 +367,7 @@ def test_one_that_joins_proves_what_others_found_in_several_slots_together(membe
     several = ("--specializer-slots", "mlp_out/m1,mlp_in/m1,head/m1,attn_out/m1")
     found = """SELECT DISTINCT ON (slot) slot, env, key, template, source, knobs FROM whet_kernel
                WHERE speed > 1.05 ORDER BY slot, speed DESC"""
-    for slots in ("head/m1", "mlp_in/m1"):  # one after the other: a server stays with a slot that it leased
+    for slots in ("head/m1", "mlp_in/m1"):  # alone: which of several a server would search first is its own affair
         first = online(member("--specializer-slots", slots))
         with Load(first):
             until(lambda: slots in [slot for slot, *_ in pg.sql(found)], first.text, LONGER)

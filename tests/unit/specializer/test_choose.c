@@ -97,8 +97,6 @@ static void a_span_waits_for_no_part_that_nobody_will_search(void **state)
     assert_ptr_equal(choose(&w->s), span);
 }
 
-/* The first kernels of an empty store have a share of their own, those after them half of the
- * slices'. */
 /* The first slot that has a share is not searched alone while the others get theirs. */
 static void no_batch_begins_before_an_opening_can(void **state)
 {
@@ -119,6 +117,8 @@ static void no_batch_begins_before_an_opening_can(void **state)
     assert_false(opening_waits(&w->s));
 }
 
+/* The first kernels of an empty store have a share of their own, those after them half of the
+ * slices'. */
 static void children_of_an_opening_have_a_share_of_their_own(void **state)
 {
     struct world *w = *state;
