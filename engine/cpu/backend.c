@@ -19,8 +19,6 @@
 #include "engine/cpu/machine.h"
 #include "engine/memory.h"
 
-static const double PRODUCT_SHARE_LEAST = 1.0 / 3; /* below it a warning */
-
 static int32_t cores(void)
 {
     cpu_set_t set;
@@ -163,20 +161,15 @@ static void settle_weights(const struct model *m, const struct backend_options *
         log_info("cpu", "weights copied into huge pages: %.0f MiB", (double)moved / 1048576);
 }
 
-/* A library of products that does not know this processor is the usual reason for slow prompts. */
 static void say_products(const struct machine *m)
 {
     const struct blas *blas = openblas_open();
-    double share = m->product_flops / m->peak_flops;
+    char warning[256];
     log_info("cpu", "products: core %s, %.0f GFLOPS, %.0f %% of the peak (%s)", blas->core,
-             m->product_flops * 1e-9, 100 * share, blas->config);
-    if (blas->missing)
-        log_warn("cpu", "OpenBLAS cannot be used, so prompts are slow: %s", blas->missing);
-    else if (share < PRODUCT_SHARE_LEAST)
-        log_warn("cpu",
-                 "products run at %.0f %% of this processor's peak with OpenBLAS core %s%s: "
-                 "prompts and large batches are slower than they need be",
-                 100 * share, blas->core, blas->asked ? " (as OPENBLAS_CORETYPE says)" : "");
+             m->product_flops * 1e-9, 100 * m->product_flops / m->peak_flops, blas->config);
+    machine_products_warning(m, blas, warning, sizeof warning);
+    if (warning[0])
+        log_warn("cpu", "%s", warning);
 }
 
 static struct backend *cpu_open(const struct model *m, const struct backend_options *o,

@@ -14,11 +14,13 @@
 #include <string.h>
 
 #include "config/clock.h"
-#include "engine/cpu/blas.h"
 #include "engine/cpu/eager.h"
 #include "engine/quant.h"
 
 enum { READ_BYTES = 256 << 20, CHUNK = 8 << 20, PASSES = 4, PEAK_LOOPS = 20000, RANGES = 1024 };
+
+/* Of the peak; products below it are worth a warning. */
+static const double PRODUCT_SHARE_LEAST = 1.0 / 3;
 
 /* Stretches of weights, read as if they lay behind each other. */
 struct ranges {
@@ -165,6 +167,20 @@ void machine_processor(const char *cpuinfo, char *dst, size_t n)
     if (!named && id[IMPLEMENTER][0] && id[PART][0])
         snprintf(dst, n, "ARM %s:%s r%sp%s", id[IMPLEMENTER], id[PART],
                  id[VARIANT][0] ? id[VARIANT] : "?", id[REVISION][0] ? id[REVISION] : "?");
+}
+
+void machine_products_warning(const struct machine *m, const struct blas *blas, char *dst,
+                              size_t n)
+{
+    double share = m->product_flops / m->peak_flops;
+    dst[0] = 0;
+    if (blas->missing)
+        snprintf(dst, n, "OpenBLAS cannot be used, so prompts are slow: %s", blas->missing);
+    else if (share < PRODUCT_SHARE_LEAST)
+        snprintf(dst, n,
+                 "products run at %.0f %% of this processor's peak with OpenBLAS core %s%s: "
+                 "prompts and large batches are slower than they need be",
+                 100 * share, blas->core, blas->asked ? " (as OPENBLAS_CORETYPE says)" : "");
 }
 
 static void device_name(char *dst, size_t n, int32_t threads)

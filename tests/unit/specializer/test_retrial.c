@@ -76,6 +76,38 @@ static struct told retried(struct specializer *s, const char *key)
     return t;
 }
 
+struct counted {
+    int n, times[16];
+    char key[16][24];
+};
+
+static void count_key(void *ctx, const struct trace_row *row)
+{
+    struct counted *c = ctx;
+    int i = 0;
+    if (strcmp(row->event, "retried") != 0)
+        return;
+    while (i < c->n && strcmp(c->key[i], row->key) != 0)
+        i++;
+    if (i == c->n) {
+        assert_true(c->n < 16);
+        snprintf(c->key[c->n++], sizeof c->key[0], "%s", row->key);
+    }
+    c->times[i]++;
+}
+
+/* How often the kernel was tried again that was tried most often: which one it is depends on what
+ * the search found first, since many are equally fast here. */
+static int most_retrials_of_one(struct specializer *s)
+{
+    struct counted c = {0};
+    int most = 0;
+    store_traces(s->store, NULL, 0, 0, count_key, &c, NULL);
+    for (int i = 0; i < c.n; i++)
+        most = c.times[i] > most ? c.times[i] : most;
+    return most;
+}
+
 static void note_last(void *ctx, const struct trace_row *row) /* newest first */
 {
     char *last = ctx;
@@ -171,7 +203,7 @@ static void nothing_is_tried_twice_beside_the_same_kernels(void **unused)
 {
     (void)unused;
     char *text = NULL, id[24];
-    struct deferred a = lose_among_eager();
+    lose_among_eager();
     struct specializer *s = start("--specializer-slots", "head,mlp_out"); /* it always loses now */
     WAIT_FOR(specialized("head/m1") && settled(s) && retried(s, NULL).times > 0);
     snprintf(id, sizeof id, "%s", serving("head/m1")->id);
@@ -182,16 +214,15 @@ static void nothing_is_tried_twice_beside_the_same_kernels(void **unused)
     }
     assert_false(specialized("mlp_out/m1"));
     assert_true(deferred(s).most_lost <= RETRIALS_MOST);
-    struct told best = retried(s, a.best);
+    int most = most_retrials_of_one(s);
     int times = retried(s, NULL).times, canaries = atomic_load(&fake.canaries);
-    assert_true(best.times >= 1 && best.times < RETRIALS_MOST);
+    assert_true(most >= 1 && most < RETRIALS_MOST);
     for (int i = 0; i < 4; i++) { /* all of these it knows */
         expect(ANSWER_DONE, specializer_pin(s, "head/m1", i % 2 ? id : "eager", "r", &text), &text);
         WAIT_FOR(specialized("head/m1") == (i % 2 != 0));
         let_it_go_round(s);
     }
-    assert_int_equal(retried(s, a.best).times, best.times);
-    assert_int_equal(retried(s, NULL).times, times); /* nor two others a set for ever */
+    assert_int_equal(retried(s, NULL).times, times);
     assert_int_equal(atomic_load(&fake.canaries), canaries);
     stop(s);
 }

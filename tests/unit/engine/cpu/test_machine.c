@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of engine/cpu/machine: what a processor is called, after excerpts of real /proc/cpuinfo. */
+/* Tests of engine/cpu/machine: what a processor is called, after excerpts of real /proc/cpuinfo; when
+ * operators are told of slow products. */
 #include "tests/unit/unit.h"
 
 #include <stdio.h>
@@ -49,12 +50,32 @@ static void what_says_nothing_is_a_processor(void **state)
     assert_string_equal(got, "CPU");
 }
 
+static void slow_products_are_said(void **state)
+{
+    (void)state;
+    char said[256];
+    struct machine m = {.peak_flops = 100e9, .product_flops = 34e9};
+    struct blas blas = {.core = "Prescott"};
+    machine_products_warning(&m, &blas, said, sizeof said);
+    assert_string_equal(said, "");
+    m.product_flops = 25e9;
+    machine_products_warning(&m, &blas, said, sizeof said);
+    assert_non_null(strstr(said, "25 % of this processor's peak with OpenBLAS core Prescott: "));
+    blas.asked = "Prescott";
+    machine_products_warning(&m, &blas, said, sizeof said);
+    assert_non_null(strstr(said, "core Prescott (as OPENBLAS_CORETYPE says): "));
+    blas.missing = "no such file";
+    machine_products_warning(&m, &blas, said, sizeof said);
+    assert_string_equal(said, "OpenBLAS cannot be used, so prompts are slow: no such file");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(x86_has_a_name),
         cmocka_unit_test(arm_has_numbers),
         cmocka_unit_test(what_says_nothing_is_a_processor),
+        cmocka_unit_test(slow_products_are_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
