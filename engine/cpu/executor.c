@@ -139,11 +139,18 @@ static int reopen(int fd)
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
-/* Whether this process may use so many cores. */
-static bool spare_cores(int32_t wanted)
+static _Atomic int32_t ranks_open; /* of all executors that run */
+
+/* That this process may use. */
+static int32_t cores(void)
 {
     cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) >= wanted;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+bool executor_alone(const struct executor *x)
+{
+    return x->cores >= x->team + atomic_load(&ranks_open);
 }
 
 static int tell(const struct executor *x, const struct executor_options *o, int socket, int area)
@@ -154,7 +161,6 @@ static int tell(const struct executor *x, const struct executor_options *o, int 
                                .max_tokens = o->max_tokens,
                                .positions = o->positions,
                                .settle = o->settle,
-                               .spare = spare_cores(2 * o->team),
                                .area_bytes = x->area.bytes,
                                .area_inputs = x->area.inputs,
                                .pack_bytes = o->pack_bytes};
@@ -240,9 +246,9 @@ static struct executor *open_once(const struct executor_options *o, bool *killed
     x->region = o->region;
     x->team = o->team;
     memcpy(x->pages, o->pages, sizeof x->pages);
-    x->wait = (struct gate_wait){.spin_ns = spare_cores(o->team + 1) ? GATE_SPIN_MAX_NS : 0,
-                                 .shared = true,
-                                 .spin_max_ns = spare_cores(2 * o->team) ? GATE_SPIN_ALONE_NS : 0};
+    x->cores = cores();
+    x->wait =
+        (struct gate_wait){.spin_ns = x->cores > o->team ? GATE_SPIN_MAX_NS : 0, .shared = true};
     x->area = area_of(&x->shape, o->region, o->max_tokens, o->positions);
     x->work_s = token_s(o);
     int fd = make_area(x->area.bytes, err), rc = fd < 0 ? -1 : 0;
@@ -258,8 +264,11 @@ static struct executor *open_once(const struct executor_options *o, bool *killed
         close(fd);
     if (rc == 0)
         rc = await_start(x, o, err);
-    if (rc == 0)
+    if (rc == 0) {
+        x->ranks = x->team;
+        atomic_fetch_add(&ranks_open, x->ranks);
         return x;
+    }
     *killed = strcmp(x->why, killed_words) == 0;
     executor_close(x);
     return NULL;
@@ -283,6 +292,7 @@ void executor_close(struct executor *x)
     if (!x)
         return;
     process_end(x->process);
+    atomic_fetch_sub(&ranks_open, x->ranks);
     if (x->control)
         munmap(x->control, (size_t)x->area.bytes);
     free(x);

@@ -5,7 +5,8 @@
  * `done`. The process's team does the work on the same cores, so the engine thread gets out of its
  * way: it spins only where there are more cores than ranks, yields, and then sleeps. So do the
  * pool's workers; when they went on spinning, a call cost 25 us instead of 6 on two cores. Where
- * there is a core for every rank of both, engine and executor spin until their turn comes.
+ * there is a core for every rank of the server and of all executors, engine and executor spin until
+ * their turn comes.
  *
  * What could a hostile text do with that memory? Raise `done` too early, or never: the first gives
  * wrong numbers, the second is a hang. Write to outputs after they were taken: nobody reads them
@@ -210,6 +211,8 @@ int executor_run(struct executor *x, struct pool *pool, int32_t layer,
     c->call.m = args->embed.m;
     c->call.layer = layer;
     c->call.guests = process_guests();
+    c->call.alone = executor_alone(x);
+    gate_long_spins(&x->wait, c->call.alone);
     uint32_t seen = gate_value(&c->done);
     pool_rest(pool);
     gate_raise(&c->command, true);

@@ -246,14 +246,18 @@ static void aim(const struct worker *w, union region_args *args)
     }
 }
 
+static struct gate_wait idle = {.spin_ns = GATE_SPIN_MAX_NS, .shared = true};
+
 static void obey(const struct worker *w, const struct team *team)
 {
     const struct executor_control *c = w->control;
     enum region r = (enum region)w->setup.region;
     union region_args args = {0};
     struct weight *to[3];
-    if (team->rank == 0)
+    if (team->rank == 0) {
         process_guests_add(c->call.guests - process_guests());
+        gate_long_spins(&idle, c->call.alone);
+    }
     bind_layer(w->model, r, c->call.layer, &args);
     for (int i = 0, n = bind_weights(&args, r, to); i < n; i++)
         *to[i] = w->weight[region_info(r)->once ? 0 : c->call.layer][i];
@@ -261,8 +265,6 @@ static void obey(const struct worker *w, const struct team *team)
     aim(w, &args);
     w->kernel->run(&args, team);
 }
-
-static struct gate_wait idle = {.spin_ns = GATE_SPIN_MAX_NS, .shared = true};
 
 /* Every rank waits for the server's word by itself, and the last one to be done says so: a call
  * costs one hand-over each way. */
@@ -335,7 +337,6 @@ int executor_main(int argc, char **argv)
     w.control->packed_bytes = w.sizes.packed_total;
     atomic_store(&w.control->state, EXECUTOR_READY);
     gate_raise(&w.control->done, true);
-    idle.spin_max_ns = w.setup.spare ? GATE_SPIN_ALONE_NS : 0;
     pool_run(w.pool, serve, &w, 0);
     return EXIT_REFUSED; /* never */
 }

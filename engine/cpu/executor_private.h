@@ -26,7 +26,6 @@ struct executor_setup {
     int32_t region, team, max_tokens, positions;
     int32_t pages; /* descriptors of pages that follow the area's */
     bool settle;
-    bool spare; /* the machine has a core for each rank beside the server's */
     int64_t area_bytes, area_inputs;
     int64_t pack_bytes, page_bytes[EXECUTOR_PAGES];
     char model[4096], object[4096];
@@ -42,6 +41,7 @@ struct executor_control {
         int32_t m, layer, spans;
         int32_t guests; /* process_guests() of the server */
         int32_t pages;  /* EXECUTOR_LIVE or EXECUTOR_BENCH */
+        bool alone;     /* executor_alone() */
         int64_t k_at, v_at;
     } call;
     _Atomic int32_t state; /* enum executor_state */
@@ -63,6 +63,8 @@ struct executor {
     struct model_shape shape;
     enum region region;
     int32_t team, m_max;
+    int32_t cores; /* that there were when it was opened */
+    int32_t ranks; /* counted among those of all executors */
     int64_t packed_bytes;
     double work_s; /* generous CPU time of one token */
     struct executor_pages pages[EXECUTOR_PAGES];
@@ -71,6 +73,9 @@ struct executor {
     char why[200];
 };
 
+/* Whether the machine has a core for each rank of the server and of all executors: then nobody is
+ * in the way of another by spinning. Any thread. */
+bool executor_alone(const struct executor *x);
 /* It runs no more; the first reason stays. Any thread. */
 void executor_broke(struct executor *x, const char *why);
 /* Waits until `done` is no longer `seen`, for as long as the process lives, uses no more than

@@ -12,7 +12,14 @@
 #include "config/clock.h"
 #include "config/process.h"
 
-enum { SPIN_CHECK = 8, YIELDS = 20, LATE_NS = 300000, SHY_WAITS = 1000, BRIEF_WAITS = 200 };
+enum {
+    SPIN_CHECK = 8,
+    YIELDS = 20,
+    LATE_NS = 300000,
+    SHY_WAITS = 1000,
+    BRIEF_WAITS = 200,
+    VAIN_MOST = 3
+};
 
 static inline void relax(void)
 {
@@ -23,28 +30,59 @@ static inline void relax(void)
 #endif
 }
 
+static bool is_long(int32_t spin_ns)
+{
+    return spin_ns > GATE_SPIN_MAX_NS;
+}
+
+/* A long spin was in the way of somebody who wants this core. Once may be the pause between two
+ * steps, several times in a row are not. */
+static void in_the_way(struct gate_wait *how)
+{
+    int32_t vain = atomic_load_explicit(&how->vain, memory_order_relaxed) + 1;
+    if (vain >= VAIN_MOST) {
+        atomic_store_explicit(&how->brief, BRIEF_WAITS, memory_order_relaxed);
+        atomic_store_explicit(&how->spin_ns, GATE_SPIN_MIN_NS, memory_order_relaxed);
+        vain = 0;
+    }
+    atomic_store_explicit(&how->vain, vain, memory_order_relaxed);
+}
+
+/* The word changed during a spin of `ns`. `lost`: this core was somebody else's meanwhile. */
+static void paid(struct gate_wait *how, int32_t ns, bool lost)
+{
+    if (ns < GATE_SPIN_MAX_NS)
+        atomic_store_explicit(&how->spin_ns, 2 * ns, memory_order_relaxed);
+    else if (is_long(ns) && lost)
+        in_the_way(how);
+    else if (is_long(ns) && atomic_load_explicit(&how->vain, memory_order_relaxed) > 0)
+        atomic_store_explicit(&how->vain, 0, memory_order_relaxed);
+}
+
 /* Spins for a while; true if the word changed. */
 static bool spin(struct gate *g, uint32_t old, struct gate_wait *how)
 {
     int32_t ns = atomic_load_explicit(&how->spin_ns, memory_order_relaxed);
     int64_t until = 0, now = 0;
-    if (ns > GATE_SPIN_MAX_NS && process_guests() > 0)
+    bool lost = false;
+    if (is_long(ns) && process_guests() > 0)
         ns = GATE_SPIN_MAX_NS;
     for (int i = 1; ns > 0 && now <= until; i++) {
         if (gate_value(g) != old) {
-            if (ns < GATE_SPIN_MAX_NS)
-                atomic_store_explicit(&how->spin_ns, 2 * ns, memory_order_relaxed);
+            paid(how, ns, lost || (now > 0 && is_long(ns) && clock_ns() - now > LATE_NS));
             return true;
         }
         relax();
         if (i % SPIN_CHECK == 0) {
+            int64_t before = now;
             now = clock_ns();
             until = until ? until : now + ns;
+            lost |= before > 0 && now - before > LATE_NS;
             if (atomic_load_explicit(&how->spin_ns, memory_order_relaxed) == 0)
                 return gate_value(g) != old; /* told to get out of the way */
         }
     }
-    if (ns > GATE_SPIN_MIN_NS)
+    if (ns > GATE_SPIN_MIN_NS && !is_long(ns)) /* learn() judges the long ones */
         atomic_store_explicit(&how->spin_ns, ns / 2, memory_order_relaxed);
     return gate_value(g) != old;
 }
@@ -76,28 +114,27 @@ static bool yield(struct gate *g, uint32_t old, struct gate_wait *how)
 static void learn(struct gate_wait *how, int64_t ns, bool vain_long)
 {
     int32_t brief = atomic_load_explicit(&how->brief, memory_order_relaxed);
-    if (ns >= how->spin_max_ns)
+    int32_t most = atomic_load_explicit(&how->spin_max_ns, memory_order_relaxed);
+    if (ns >= most)
         return;
-    if (vain_long) {
-        atomic_store_explicit(&how->brief, BRIEF_WAITS, memory_order_relaxed);
-        atomic_store_explicit(&how->spin_ns, GATE_SPIN_MIN_NS, memory_order_relaxed);
-    } else if (brief > 0) {
+    if (vain_long)
+        in_the_way(how);
+    else if (brief > 0)
         atomic_store_explicit(&how->brief, brief - 1, memory_order_relaxed);
-    } else {
-        atomic_store_explicit(&how->spin_ns, how->spin_max_ns, memory_order_relaxed);
-    }
+    else
+        atomic_store_explicit(&how->spin_ns, most, memory_order_relaxed);
 }
 
 bool gate_wait(struct gate *g, uint32_t old, struct gate_wait *how, int64_t limit_ns)
 {
-    bool vain_long =
-        atomic_load_explicit(&how->spin_ns, memory_order_relaxed) > 2 * GATE_SPIN_MAX_NS &&
-        process_guests() == 0; /* else it is cut short */
+    bool vain_long = is_long(atomic_load_explicit(&how->spin_ns, memory_order_relaxed)) &&
+                     process_guests() == 0; /* else it is cut short */
     if (spin(g, old, how))
         return true;
     if (yield(g, old, how))
         return true;
-    int64_t asleep = how->spin_max_ns > 0 ? clock_ns() : 0;
+    int64_t asleep =
+        atomic_load_explicit(&how->spin_max_ns, memory_order_relaxed) > 0 ? clock_ns() : 0;
     struct timespec limit = {limit_ns / 1000000000, limit_ns % 1000000000};
     bool timed_out = false;
     atomic_fetch_add(&g->sleepers, 1);
@@ -110,6 +147,16 @@ bool gate_wait(struct gate *g, uint32_t old, struct gate_wait *how, int64_t limi
     if (asleep > 0)
         learn(how, clock_ns() - asleep, vain_long);
     return gate_value(g) != old;
+}
+
+void gate_long_spins(struct gate_wait *how, bool allowed)
+{
+    int32_t most = allowed ? GATE_SPIN_ALONE_NS : 0;
+    if (atomic_load_explicit(&how->spin_max_ns, memory_order_relaxed) == most)
+        return;
+    atomic_store_explicit(&how->spin_max_ns, most, memory_order_relaxed);
+    if (!allowed && is_long(atomic_load_explicit(&how->spin_ns, memory_order_relaxed)))
+        atomic_store_explicit(&how->spin_ns, GATE_SPIN_MAX_NS, memory_order_relaxed);
 }
 
 void gate_raise(struct gate *g, bool shared)

@@ -15,11 +15,13 @@
  * percentile of the time between tokens. And who yielded and got the core back late, with nothing
  * changed, has met somebody else's busy process, and does not yield for a while.
  *
- * Who should have a core to itself may spin for long (`spin_max_ns`): then nothing is gained by
+ * Who has a core to itself may spin for long (gate_long_spins()): then nothing is gained by
  * sleeping between two calls, and waking an idle core costs a virtual machine 30 us and more each
- * way. Such spins begin after a sleep that turned out shorter than they are. One that is in vain
- * and followed by a short sleep was itself in the way: the peer had no other core. Then there is
- * none for the next BRIEF_WAITS waits, and none at all while there are guests, which want the core.
+ * way. Such spins begin after a sleep that turned out shorter than they are. One is in somebody's
+ * way if it was in vain and the word changed soon after it (the peer had no other core), or if the
+ * core was lost during it. Between two steps that may happen, so a single one means nothing; after
+ * VAIN_MOST in a row there are no long spins for BRIEF_WAITS waits. While there are guests there
+ * are none at all: those want the core.
  *
  * Invariant: `sleepers` is raised before the last look at the word and read after the word is
  * written (both sequentially consistent), so a sleeper is either seen or sees the new value.
@@ -46,16 +48,20 @@ struct gate {
 
 /* How one side waits: never in memory that another process may write. */
 struct gate_wait {
-    _Atomic int32_t spin_ns; /* how long the next waiter spins; 0: not at all, from now on */
-    bool shared;             /* the gate is of two processes */
-    _Atomic int32_t shy;     /* waits yet to go without yielding */
-    int32_t spin_max_ns;     /* 0: GATE_SPIN_MAX_NS; more: there is a core for each who waits */
-    _Atomic int32_t brief;   /* waits yet to go without a long spin */
+    _Atomic int32_t spin_ns;     /* how long the next waiter spins; 0: not at all, from now on */
+    bool shared;                 /* the gate is of two processes */
+    _Atomic int32_t shy;         /* waits yet to go without yielding */
+    _Atomic int32_t spin_max_ns; /* 0: GATE_SPIN_MAX_NS; more: long spins are allowed */
+    _Atomic int32_t brief;       /* waits yet to go without a long spin */
+    _Atomic int32_t vain;        /* long spins in somebody's way, in a row */
 };
 
 /* Returns once the word is no longer `old`; with `limit_ns` above 0 after about that long asleep at
  * the latest. True if the word changed. */
 bool gate_wait(struct gate *g, uint32_t old, struct gate_wait *how, int64_t limit_ns);
+/* Whether there is a core for everybody who waits so, from now on. Without it `spin_ns` of 0 stays
+ * 0. */
+void gate_long_spins(struct gate_wait *how, bool allowed);
 /* Changes the word and wakes who sleeps. */
 void gate_raise(struct gate *g, bool shared);
 

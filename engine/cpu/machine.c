@@ -169,8 +169,7 @@ void machine_processor(const char *cpuinfo, char *dst, size_t n)
                  id[VARIANT][0] ? id[VARIANT] : "?", id[REVISION][0] ? id[REVISION] : "?");
 }
 
-void machine_products_warning(const struct machine *m, const struct blas *blas, char *dst,
-                              size_t n)
+void machine_products_warning(const struct machine *m, const struct blas *blas, char *dst, size_t n)
 {
     double share = m->product_flops / m->peak_flops;
     dst[0] = 0;

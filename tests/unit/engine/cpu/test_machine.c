@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of engine/cpu/machine: what a processor is called, after excerpts of real /proc/cpuinfo; when
- * operators are told of slow products. */
+/* Tests of engine/cpu/machine: what a processor is called, after excerpts of real /proc/cpuinfo;
+ * when operators are told of slow products. */
 #include "tests/unit/unit.h"
 
 #include <stdio.h>
