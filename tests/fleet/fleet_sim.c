@@ -36,8 +36,10 @@
 enum { BATCH = 6, SLOTS_MOST = 32, SERVERS_MOST = 64 };
 #define MIN_GAIN 0.02
 #define NEAR 0.95
-#define SHADOW_S 1.0   /* the whole model, and eight comparisons under load */
-#define CANARY_S 5.0   /* whole steps of all M at the same time */
+/* Means of live servers (docs/fleet.md): the whole model and eight comparisons under load; whole
+ * steps of all M at the same time. */
+#define SHADOW_S 0.7
+#define CANARY_S 1.9
 #define HARMLESS 0.995 /* as specializer/pipeline/canary.c has it */
 #define HEAR_S 1.0     /* until a server told of what it did */
 #define BUDGET_S 3600.0
