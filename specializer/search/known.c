@@ -3,9 +3,10 @@
  *
  * How far is a row from a slot? Every doubling of a width, of the context or of the threads counts
  * a quarter, every doubling of the tokens in a step one; so do a tenth other numerics, which left a
- * search other points. A row at a distance of one or more is not taken, since the START rows of the
- * knob tables are nearer. What a kernel is made of depends most on the instruction set and the
- * formats of the weights, so these must be the same.
+ * search other points, but rows of full precision say nothing of `reduced`. A row at a distance of
+ * one or more is not taken, since the START rows of the knob tables are nearer. What a kernel is
+ * made of depends most on the instruction set and the formats of the weights, so these must be the
+ * same.
  */
 #include "specializer/search/known.h"
 
@@ -318,6 +319,13 @@ static bool same_formats(const struct origin_lines *o, enum region r, const stru
            (type[0] == f->WTYPE && type[1] == f->WTYPE_2 && type[2] == f->WTYPE_3);
 }
 
+/* What won where activations keep a float's precision is not what wins where they may have less:
+ * there a START row knows better. */
+static bool other_precision(const struct origin_lines *o, const struct known_slot *slot)
+{
+    return slot->numerics == NUMERICS_REDUCED && o->numerics != NUMERICS_REDUCED;
+}
+
 /* HUGE_VAL: of no use there. */
 static double distance_of(const struct known *k, const struct row *row,
                           const struct known_slot *slot, const char *isa)
@@ -326,7 +334,7 @@ static double distance_of(const struct known *k, const struct row *row,
     const struct facts *f = slot->facts;
     if (o->kind != facts_kind(f) || !target_of(o->kind)->known_by_distance ||
         (int32_t)row->region != f->REGION || strcmp(o->isa, isa) != 0 ||
-        !same_formats(o, row->region, f))
+        !same_formats(o, row->region, f) || other_precision(o, slot))
         return HUGE_VAL;
     double wide = shape_distance(row->region, &o->shape, f) + doublings(o->threads, slot->threads) +
                   doublings(row->context, slot->context);

@@ -63,6 +63,8 @@ static void the_nearest_model_and_the_same_policy_come_first(void **state)
     assert_int_equal(prefetch(&found[2]), 2048);
     assert_string_equal(found[0].device, "A machine, 2 threads");
     assert_true(found[0].speed == 1.2);
+    slot.numerics = NUMERICS_REDUCED; /* fewer digits win there, which none of these has */
+    assert_int_equal(known_find(k, &slot, found, 8), 0);
     slot.numerics = NUMERICS_BIT_EQUAL;
     assert_int_equal(known_find(k, &slot, found, 1), 1); /* no more than there is room for */
     assert_int_equal(prefetch(&found[0]), 256);
