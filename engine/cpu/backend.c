@@ -19,13 +19,6 @@
 #include "engine/cpu/machine.h"
 #include "engine/memory.h"
 
-static int32_t cores(void)
-{
-    cpu_set_t set;
-    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return n > 0 ? n : 1;
-}
-
 float *backend_pages(const struct backend *b, int32_t layer, int v)
 {
     int64_t pages = b->kv.bytes / (2 * b->model->shape.layers);
@@ -185,7 +178,8 @@ static struct backend *cpu_open(const struct model *m, const struct backend_opti
     b->options = *o;
     b->kv.fd = b->bench.fd = -1;
     b->plan = alone(b) ? plan_build(&m->shape) : plan_build_ranks(&m->shape, o->collective->world);
-    b->pool = o->beside ? o->beside->pool : pool_open(o->threads > 0 ? o->threads : cores(), 0);
+    b->pool =
+        o->beside ? o->beside->pool : pool_open(o->threads > 0 ? o->threads : pool_cores(), 0);
     if (open_kv(b, e)) {
         cpu_close(b);
         return NULL;

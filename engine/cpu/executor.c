@@ -14,7 +14,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +25,7 @@
 #include "config/process.h"
 #include "config/watchdog.h"
 #include "engine/cpu/executor_private.h"
+#include "engine/cpu/pool.h"
 #include "engine/plan.h"
 #include "engine/sandbox.h"
 
@@ -141,13 +141,6 @@ static int reopen(int fd)
 
 static _Atomic int32_t ranks_open; /* of all executors that run */
 
-/* That this process may use. */
-static int32_t cores(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 bool executor_alone(const struct executor *x)
 {
     return x->cores >= x->team + atomic_load(&ranks_open);
@@ -246,7 +239,7 @@ static struct executor *open_once(const struct executor_options *o, bool *killed
     x->region = o->region;
     x->team = o->team;
     memcpy(x->pages, o->pages, sizeof x->pages);
-    x->cores = cores();
+    x->cores = pool_cores();
     x->wait =
         (struct gate_wait){.spin_ns = x->cores > o->team ? GATE_SPIN_MAX_NS : 0, .shared = true};
     x->area = area_of(&x->shape, o->region, o->max_tokens, o->positions);

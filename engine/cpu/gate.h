@@ -59,8 +59,7 @@ struct gate_wait {
 /* Returns once the word is no longer `old`; with `limit_ns` above 0 after about that long asleep at
  * the latest. True if the word changed. */
 bool gate_wait(struct gate *g, uint32_t old, struct gate_wait *how, int64_t limit_ns);
-/* Whether there is a core for everybody who waits so, from now on. Without it `spin_ns` of 0 stays
- * 0. */
+/* Whether long spins are allowed from now on: there is a core for everybody who waits so. */
 void gate_long_spins(struct gate_wait *how, bool allowed);
 /* Changes the word and wakes who sleeps. */
 void gate_raise(struct gate *g, bool shared);

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "config/clock.h"
+#include "engine/cpu/blas.h"
 #include "engine/cpu/eager.h"
 #include "engine/quant.h"
 

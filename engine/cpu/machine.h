@@ -5,9 +5,10 @@
 
 #include <stddef.h>
 
-#include "engine/cpu/blas.h"
 #include "engine/cpu/pool.h"
 #include "engine/plan.h"
+
+struct blas; /* blas.h */
 
 /* Measures with every thread of `pool`, reading the model's own weights (which also brings their
  * pages in). Takes 20-100 ms. */

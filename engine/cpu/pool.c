@@ -9,6 +9,7 @@
 #include "engine/cpu/pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -133,6 +134,13 @@ void pool_rest(struct pool *p)
 {
     if (p->rested_ns == 0)
         p->rested_ns = atomic_exchange(&p->generation_wait.spin_ns, 0);
+}
+
+int32_t pool_cores(void)
+{
+    cpu_set_t set;
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return n > 0 ? n : 1;
 }
 
 int32_t pool_size(const struct pool *p)

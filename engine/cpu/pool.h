@@ -15,6 +15,8 @@ struct pool;
 
 struct pool *pool_open(int32_t size, int64_t scratch_bytes);
 void pool_close(struct pool *p);
+/* Cores that this process may use, at least 1: the size of a pool that has them to itself. */
+int32_t pool_cores(void);
 int32_t pool_size(const struct pool *p);
 
 /* Runs fn(args, team) on every rank. Grows scratch to `scratch_bytes` first if needed. */

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/cpu/blas.h"
 #include "engine/cpu/machine.h"
 
 static void is_called(const char *cpuinfo, const char *name)
