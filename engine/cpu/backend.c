@@ -4,7 +4,6 @@
  * Everything a step needs is allocated here, once. KV pages are one mapping that the kernel fills
  * in as pages are touched, so a generous engine.kv_mib costs nothing until it is used.
  */
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
