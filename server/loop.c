@@ -37,7 +37,7 @@ static void on_connection(uv_stream_t *listener, int status)
      * somebody waits: something has to change. */
     bool none_left = status == UV_EMFILE || status == UV_ENFILE;
     if (none_left && !room_without_descriptors(s))
-        uv_sleep(SWEEP_MS); /* without a single connection there is nothing else to do */
+        uv_sleep(SWEEP_MS); /* all that are connected have requests under way, and those go on */
 }
 
 /* ---- the drain ----------------------------------------------------------------------------- */

@@ -122,31 +122,36 @@ static bool beyond_share(const struct conn *c)
     return c->peer && c->peer->connections > share;
 }
 
-/* How willingly `c` is given up for `newcomer` (NULL: for whoever): 0 not at all. */
+/* How willingly a connection is given up. */
+enum { KEPT, OF_MANY, IDLE, IDLE_OF_MANY };
+
+/* For `newcomer`; NULL: for whoever comes. */
 static int rank(const struct conn *c, const struct conn *newcomer)
 {
     if (c == newcomer || c->closing || c->reserved)
-        return 0;
+        return KEPT;
     bool beyond = beyond_share(c);
     if (conn_idle(c))
-        return beyond ? 3 : 2;
-    return beyond && newcomer && !beyond_share(newcomer) && !conn_busy(c) ? 1 : 0;
+        return beyond ? IDLE_OF_MANY : IDLE;
+    return beyond && newcomer && !beyond_share(newcomer) && !conn_busy(c) ? OF_MANY : KEPT;
 }
 
 static int rank_reserved(const struct conn *c, const struct conn *newcomer)
 {
-    return c != newcomer && !c->closing && c->reserved && !conn_busy(c);
+    return c != newcomer && !c->closing && c->reserved && !conn_busy(c) ? OF_MANY : KEPT;
 }
 
-/* Closes the connection of the highest rank, of those the one that has waited longest. */
+/* Closes the connection of the highest rank, of those the one that has waited longest. One that is
+ * idle only because its request has not been read yet is none: that request would be lost. */
 static bool give_up_one(struct server *s, const struct conn *newcomer,
                         int (*rank_of)(const struct conn *c, const struct conn *newcomer))
 {
     struct conn *victim = NULL;
-    int best = 0;
+    int best = KEPT;
     for (struct conn *c = s->conns; c; c = c->next) {
         int r = rank_of(c, newcomer);
-        if (r > best || (r && r == best && c->since < victim->since)) {
+        bool better = r > best || (r != KEPT && r == best && c->since < victim->since);
+        if (better && !(r >= IDLE && conn_unread(c))) {
             best = r;
             victim = c;
         }
@@ -176,10 +181,10 @@ bool room_admit(struct conn *c)
     return true;
 }
 
-static int rank_any(const struct conn *c, const struct conn *newcomer)
+/* Whoever has sent no whole request, a head that never ends among them. */
+static int rank_unheard(const struct conn *c, const struct conn *newcomer)
 {
-    (void)newcomer;
-    return !c->closing;
+    return c != newcomer && !c->closing && !conn_busy(c) ? IDLE : KEPT;
 }
 
 /* Without a free descriptor accept() fails even when nobody waits, so that one has to be found
@@ -188,7 +193,7 @@ bool room_without_descriptors(struct server *s)
 {
     if (s->room.spare < 0) /* another thread was given its number */
         return give_up_one(s, NULL, rank) || give_up_one(s, NULL, rank_reserved) ||
-               give_up_one(s, NULL, rank_any);
+               give_up_one(s, NULL, rank_unheard);
     close(s->room.spare);
     s->room.spare = -1;
     return true;

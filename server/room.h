@@ -58,7 +58,8 @@ void room_turn_away(struct conn *c);
 /* Whether there is room by now for a connection that had been let in for one request. */
 bool room_again(const struct server *s);
 /* There are no descriptors left: gives up the spare one, so that accept() shows whether somebody
- * waits; without a spare one closes a connection. False if there is none of them. */
+ * waits; without a spare one closes a connection that has sent no whole request. False if
+ * all of them have: the loop has to wait for one to be answered. */
 bool room_without_descriptors(struct server *s);
 /* If `c` was accepted with the spare descriptor, closes an idle connection in its place. False: `c`
  * has to go. In either case room_take_spare() is next. */

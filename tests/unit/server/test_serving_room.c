@@ -55,6 +55,51 @@ static void serving_closes_the_longest_idle_for_a_newcomer(void **state)
     close_all(more, 3);
 }
 
+static struct {
+    uv_timer_t timer;
+    _Atomic bool wanted, now;
+} hold;
+
+static void on_hold(uv_timer_t *t)
+{
+    (void)t;
+    hold.now = hold.wanted;
+    while (hold.wanted)
+        usleep(1000);
+}
+
+static void start_holds(void)
+{
+    uv_timer_init(&serving->loop, &hold.timer);
+    uv_timer_start(&hold.timer, on_hold, 1, 1);
+}
+
+/* The newcomer is first in the round of the loop that the request is read in, so that the
+ * connection that has waited longest looks idle. */
+static void serving_never_closes_on_a_request_that_it_has_not_read(void **state)
+{
+    (void)state;
+    int fds[PLACES];
+    serving_stop();
+    serving_prepare = start_holds;
+    serving_start();
+    serving_prepare = NULL;
+    for (int i = 0; i < PLACES; i++)
+        fds[i] = idle_from(1);
+    hold.wanted = true;
+    while (!hold.now)
+        usleep(1000);
+    int newcomer = client_open_from(1);
+    ask(fds[0], "/v1/models");
+    hold.wanted = false;
+    assert_int_equal(client_status(client_response(fds[0])), 200);
+    assert_int_equal(status_of(newcomer, "/v1/models"), 200);
+    assert_true(client_closed(fds[1]));
+    assert_int_equal(serving->metrics.connections_evicted, 1);
+    close(newcomer);
+    close_all(fds, PLACES);
+}
+
 /* All places are at work, and stay; operators are answered all the same. */
 static void serving_keeps_places_for_operators(void **state)
 {
@@ -324,6 +369,7 @@ int main(void)
     signal(SIGPIPE, SIG_IGN); /* as serve_main does: the loop runs in this process */
     const struct CMUnitTest tests[] = {
         TEST(serving_closes_the_longest_idle_for_a_newcomer),
+        TEST(serving_never_closes_on_a_request_that_it_has_not_read),
         TEST(serving_keeps_places_for_operators),
         TEST(serving_keeps_a_newcomer_when_there_is_room_again),
         TEST(serving_takes_places_from_who_has_most),
