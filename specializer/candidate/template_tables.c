@@ -81,6 +81,10 @@
 #define TABLE_DEF "kernels/cuda/wide.def"
 #include "specializer/candidate/template_table.h"
 
+#define TABLE brick_wide
+#define TABLE_DEF "kernels/cuda/brick_wide.def"
+#include "specializer/candidate/template_table.h"
+
 #define TABLE attn_decode
 #define TABLE_DEF "kernels/cuda/attn_decode.def"
 #include "specializer/candidate/template_table.h"

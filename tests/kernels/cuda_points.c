@@ -45,7 +45,7 @@ enum dtype cuda_type(const struct template *t, int m, int n)
 {
     if (!cuda_reads_bricks(t))
         return DTYPE_BF16;
-    bool floats = strcmp(t->file, "brick_mma") == 0;
+    bool floats = strcmp(t->file, "brick") != 0; /* on tensor cores in bf16 */
     if (floats && m == 1)
         return DTYPE_F8;
     return (enum dtype)brick_type(n % (floats ? BRICK_KINDS : BRICK_KINDS - 1));

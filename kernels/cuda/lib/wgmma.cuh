@@ -148,6 +148,17 @@ __device__ __forceinline__ unsigned long long by_column(unsigned at, int apart)
                      : WGMMA_32(c, 0) outputs                                           \
                      : "l"(a), "l"(b), "r"((int)adds));                                 \
     }
+/* The same with a in registers, as mma.m16n8k16 wants it. */
+#define WGMMA_FROM(half, n, d, e, f, g, h, i, outputs)                                      \
+    __device__ __forceinline__ void wgmma_rows(float(&c)[half], const unsigned(&a)[4],      \
+                                               unsigned long long b, bool adds)             \
+    {                                                                                       \
+        asm volatile(WGMMA(n, "setp.ne.b32 adds, %" i ", 0",                                \
+                           "{" WGMMA_LIST_##half "}, {%" d ",%" e ",%" f ",%" g "}, %" h    \
+                                                 ", adds, 1, 1, 0")                         \
+                     : WGMMA_32(c, 0) outputs                                               \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)adds)); \
+    }
 #define WGMMA_TO_48 , WGMMA_16(c, 32)
 #define WGMMA_TO_64 , WGMMA_32(c, 32)
 #define WGMMA_TO_80 WGMMA_TO_64, WGMMA_16(c, 64)
@@ -161,6 +172,14 @@ WGMMA_ROWS(80, "160", "80", "81", "82", WGMMA_TO_80)
 WGMMA_ROWS(96, "192", "96", "97", "98", WGMMA_TO_96)
 WGMMA_ROWS(112, "224", "112", "113", "114", WGMMA_TO_112)
 WGMMA_ROWS(128, "256", "128", "129", "130", WGMMA_TO_128)
+
+WGMMA_FROM(32, "64", "32", "33", "34", "35", "36", "37", )
+WGMMA_FROM(48, "96", "48", "49", "50", "51", "52", "53", WGMMA_TO_48)
+WGMMA_FROM(64, "128", "64", "65", "66", "67", "68", "69", WGMMA_TO_64)
+WGMMA_FROM(80, "160", "80", "81", "82", "83", "84", "85", WGMMA_TO_80)
+WGMMA_FROM(96, "192", "96", "97", "98", "99", "100", "101", WGMMA_TO_96)
+WGMMA_FROM(112, "224", "112", "113", "114", "115", "116", "117", WGMMA_TO_112)
+WGMMA_FROM(128, "256", "128", "129", "130", "131", "132", "133", WGMMA_TO_128)
 
 /* c[64, 2 N] += a[64, 16] b[16, 2 N], a in registers (as mma.m16n8k16 wants it), b by columns. */
 __device__ __forceinline__ void wgmma_columns(float (&c)[32], const unsigned (&a)[4],

@@ -1,15 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wide_end.cuh - what becomes of wide.cu's sums: met over the blocks that share K, then bias, q/k
- * norm, RoPE and KV pages, SiLU, or the residual. The includer has the knobs.
+/* wide_end.cuh - what becomes of the sums of wide.cu and brick_wide.cu: met over the blocks that
+ * share K, then bias, q/k norm, RoPE and KV pages, SiLU, or the residual. The includer has the
+ * knobs. BRICKS: weights are in their own format.
  *
- * A thread's sums of eight tokens and 16 rows are four: of rows 2 g and 2 g + 1 (g = lane / 4, in
- * the order of the matrix) for tokens 2 q and 2 q + 1 (q = lane % 4). They are finished where they
- * are: eight lanes write 32 or 64 bytes in a row, or 16 of h.
+ * A thread's sums of eight tokens and 16 rows are four: of two rows for tokens 2 q and 2 q + 1
+ * (q = lane % 4). The rows are 2 g and 2 g + 1 of the matrix (g = lane / 4) where wide.cu has
+ * packed them so, g and g + 8 of bricks; there lanes exchange one of them (pair_rows()), so that
+ * each has two neighbours here, too. They are finished where they are: eight lanes write 32 or 64
+ * bytes in a row, or 16 of h.
  */
 #ifndef WHET_KERNELS_CUDA_LIB_WIDE_END_CUH
 #define WHET_KERNELS_CUDA_LIB_WIDE_END_CUH
 
 #include "cuda/lib/wgmma.cuh"
+
+#define BRICKS (WTYPE != 2) /* not DTYPE_BF16 */
+#if BRICKS
+#include "cuda/lib/bricks.cuh"
+#endif
 
 #define QK (AT_ATTN_IN && HAS_QK_NORM)
 #if HAS_NORM
@@ -23,6 +31,7 @@ enum {
     PIECE = 64 * 64 * 2,            /* bytes of 64 rows of weights in a step */
     FEATURES = 64 * TILES * GROUPS, /* rows of a tile */
     STEPS = K / 64,                 /* of a whole row */
+    BRICK_STEPS = BRICKS ? 4 : 1,   /* that the weights of a row come together for */
     BLOCKS = CLUSTER * SPLIT,       /* of a cluster */
     BOX = TOKENS / CLUSTER,         /* tokens that a block asks for */
     THREADS = (1 + GROUPS) * 128,
@@ -46,13 +55,25 @@ typedef float sums[TILES][EIGHTS * 4];
 typedef float own_sums[TILES][OWN * 4];
 
 struct memory {
+#if BRICKS
+    char stage[STAGES][TOKENS * 128];
+    char bricks[RING][FEATURES / BRICK_ROWS * brick_bytes(WTYPE)];
+    barrier here[RING], taken[RING]; /* of bricks; full and empty are of stages */
+#else
     char stage[STAGES][(FEATURES + TOKENS) * 128];
+#endif
     float4 sent[SPLIT > 1 ? (SPLIT - 1) * OWN *TILES *GROUPS * 128 : 1];
     int position[2][AT_ATTN_IN ? TOKENS : 1], kv_at[2][AT_ATTN_IN ? TOKENS : 1];
     float squares[QK ? FEATURES / 16 : 1][QK ? TOKENS : 1];
     float scale[HEADS_HERE][QK ? TOKENS : 1];
     barrier full[STAGES], empty[STAGES], sums_here, sums_read;
 };
+
+/* The activations of a stage. */
+__device__ __forceinline__ char *tokens_at(struct memory &s, int stage)
+{
+    return s.stage[stage] + (BRICKS ? 0 : FEATURES * 128);
+}
 
 /* ---- the same rows and tokens of other parts of K -------------------------------------------- */
 
@@ -116,6 +137,28 @@ __device__ __forceinline__ int first_row(const struct place &at, int group, int 
 {
     return at.tile * FEATURES + (group * TILES + r) * 64 + threadIdx.x / 32 % 4 * 16;
 }
+
+/* And the first of the two that a thread has. */
+__device__ __forceinline__ int own_row()
+{
+    int g = threadIdx.x % 32 / 4;
+    return BRICKS ? g % 2 ? g + 7 : g : g * 2;
+}
+
+#if BRICKS
+/* A lane with rows g and g + 8 has, g being even, g and g + 1 from now on, and its neighbour, which
+ * had g + 1 and g + 9, has g + 8 and g + 9. */
+__device__ __forceinline__ void pair_rows(own_sums &c)
+{
+    bool odd = threadIdx.x & 4;
+#pragma unroll
+    for (int i = 0; i < TILES * OWN * 2; i++) {
+        float *two = &c[i / (OWN * 2)][i % (OWN * 2) / 2 * 4 + i % 2];
+        float other = __shfl_xor_sync(WARP_ALL, odd ? two[0] : two[2], 4);
+        two[0] = odd ? other : two[0], two[2] = odd ? two[2] : other;
+    }
+}
+#endif
 
 /* First of the two tokens, within the tile, of this thread's group number i of its own. */
 __device__ __forceinline__ int local_token(const struct place &at, int i)
@@ -281,17 +324,17 @@ __device__ __forceinline__ float silu_fast(float v)
     return v * r;
 }
 
-/* Four sums of a thread, of tokens t and t + 1. Even lanes of g take the first token of two rows of
- * h, odd ones the second. */
+/* Four sums of a thread, of tokens t and t + 1: an element of h for each. Of two lanes with
+ * neighbouring elements one takes the first token, the other the second. */
 __device__ __forceinline__ void finish_gated(const struct region_args &a, int row, int t, int m,
                                              const float *c)
 {
-    int g = threadIdx.x % 32 / 4;
+    int odd = threadIdx.x >> (BRICKS ? 3 : 2) & 1; /* the lane that is 8 or 4 away has the other */
     float first = silu_fast(c[0]) * c[2], second = silu_fast(c[1]) * c[3];
-    float other = __shfl_xor_sync(WARP_ALL, g % 2 ? first : second, 4);
-    unsigned pair = g % 2 ? pack_bf16(other, second) : pack_bf16(first, other);
-    size_t i = (size_t)(t + g % 2) * FFN + row / 2 + g / 2 * 2;
-    if (t + g % 2 < m)
+    float other = __shfl_xor_sync(WARP_ALL, odd ? first : second, BRICKS ? 8 : 4);
+    unsigned pair = odd ? pack_bf16(other, second) : pack_bf16(first, other);
+    size_t i = (size_t)(t + odd) * FFN + (row + own_row()) / 2 - odd;
+    if (t + odd < m)
         *(unsigned *)((bf16 *)a.wide.out16 + i) = pair;
 }
 
@@ -324,7 +367,7 @@ __device__ __forceinline__ void finish_rows(const struct region_args &a, struct 
                                             const struct place &at, int row, int m, int parity,
                                             const float *c)
 {
-    struct row_facts f = facts_of(a, row + threadIdx.x % 32 / 4 * 2);
+    struct row_facts f = facts_of(a, row + own_row());
     batch_needs n[2];
     fetch_batch(a, s, at, f, m, parity, 0, n[0]);
 #pragma unroll
@@ -344,8 +387,11 @@ __device__ __forceinline__ void finish_rows(const struct region_args &a, struct 
 
 __device__ __forceinline__ void finish_tile(const struct region_args &a, struct memory &s,
                                             const struct place &at, int group, int m, int parity,
-                                            const own_sums &c)
+                                            own_sums &c)
 {
+#if BRICKS
+    pair_rows(c);
+#endif
 #if QK
     norm_heads(a, s, at, group, c);
 #elif AT_ATTN_IN
