@@ -16,7 +16,6 @@
 #include "server/conn.h"
 
 #include <poll.h>
-#include <sys/ioctl.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -173,13 +172,6 @@ bool conn_idle(const struct conn *c)
 {
     bool between = c->phase == PHASE_LINGER || (c->phase == PHASE_IDLE && !c->in.n);
     return between && !c->writing && !c->out.n;
-}
-
-bool conn_unread(const struct conn *c)
-{
-    uv_os_fd_t fd;
-    int n = 0;
-    return !uv_fileno((const uv_handle_t *)&c->tcp, &fd) && !ioctl(fd, FIONREAD, &n) && n > 0;
 }
 
 bool conn_busy(const struct conn *c)

@@ -58,11 +58,8 @@ void conn_answered(struct conn *c);
 size_t conn_unsent(const struct conn *c);
 /* Cuts a client that takes too little. */
 void conn_cut(struct conn *c, const char *why);
-/* Between two requests, with nothing on its way in either direction that the loop has seen. */
+/* Between two requests, with nothing on its way in either direction. */
 bool conn_idle(const struct conn *c);
-/* Bytes of the client lie in the kernel, which the loop comes to in its next round: one system
- * call. */
-bool conn_unread(const struct conn *c);
 /* With a request whose head has come and whose answer is not complete. */
 bool conn_busy(const struct conn *c);
 /* Deadlines, write progress, clients that left while we do not read. Called by the sweep. */

@@ -11,6 +11,7 @@
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -141,6 +142,14 @@ static int rank_reserved(const struct conn *c, const struct conn *newcomer)
     return c != newcomer && !c->closing && c->reserved && !conn_busy(c) ? OF_MANY : KEPT;
 }
 
+/* Bytes of the client lie in the kernel, which the loop comes to in its next round. */
+static bool is_unread(const struct conn *c)
+{
+    uv_os_fd_t fd;
+    int n = 0;
+    return !uv_fileno((const uv_handle_t *)&c->tcp, &fd) && !ioctl(fd, FIONREAD, &n) && n > 0;
+}
+
 /* Closes the connection of the highest rank, of those the one that has waited longest. One that is
  * idle only because its request has not been read yet is none: that request would be lost. */
 static bool give_up_one(struct server *s, const struct conn *newcomer,
@@ -151,7 +160,7 @@ static bool give_up_one(struct server *s, const struct conn *newcomer,
     for (struct conn *c = s->conns; c; c = c->next) {
         int r = rank_of(c, newcomer);
         bool better = r > best || (r != KEPT && r == best && c->since < victim->since);
-        if (better && !(r >= IDLE && conn_unread(c))) {
+        if (better && !(r >= IDLE && is_unread(c))) {
             best = r;
             victim = c;
         }

@@ -157,14 +157,39 @@ __device__ __forceinline__ void take_scales(const char *data, struct brick<WTYPE
     }
 }
 
-/* Two weights of row half h, half s of strip t, rounded as eager rounds them. */
-__device__ __forceinline__ unsigned
-weights_of(const struct brick<WTYPE> &b, const struct brick_scale<WTYPE> &by, int t, int h, int s)
+/* Scales and minima of a strip as pairs of equal bf16. */
+struct paired {
+    unsigned scale[brick_shape<WTYPE>::HALVES][2], least[2];
+};
+
+__device__ __forceinline__ struct paired paired_scales(const struct brick_scale<WTYPE> &by)
 {
-    int p = s % brick_shape<WTYPE>::HALVES;
-    unsigned v = brick_pair<WTYPE>(b, t, h, 2 * s);
-    return pack_bf16(fmaf(by.scale[p][h], low_bf16(v), -by.offset[p][h]),
-                     fmaf(by.scale[p][h], high_bf16(v), -by.offset[p][h]));
+    struct paired to;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+#pragma unroll
+        for (int p = 0; p < brick_shape<WTYPE>::HALVES; p++)
+            to.scale[p][h] = pack_bf16(by.scale[p][h], by.scale[p][h]);
+        if (brick_shape<WTYPE>::LEAST)
+            to.least[h] = pack_bf16(-by.least[h], -by.least[h]);
+    }
+    return to;
+}
+
+/* Two weights of row half h, half s of strip t, from their numbers v. In float they are rounded as
+ * eager rounds them. In bf16 the number without what it is too much is exact, and scale, minimum
+ * and weight are rounded. */
+__device__ __forceinline__ unsigned weights_of(unsigned v, const struct brick_scale<WTYPE> &by,
+                                               const struct paired &pair, int h, int s)
+{
+    typedef brick_shape<WTYPE> shape;
+    int p = s % shape::HALVES;
+    if (!PAIRED)
+        return pack_bf16(fmaf(by.scale[p][h], low_bf16(v), -by.offset[p][h]),
+                         fmaf(by.scale[p][h], high_bf16(v), -by.offset[p][h]));
+    if (shape::MORE) /* 0x4300 is 128, and MORE is less than 256 */
+        v = fma_bf16(v, 0x3f803f80u, (0xc300u + shape::MORE - 128) * 0x10001u);
+    return fma_bf16(v, pair.scale[p][h], shape::LEAST ? pair.least[h] : 0x80008000u);
 }
 
 /* b[0] has the codes of the first eight of 16 columns and the scales, b[1] those of the others. */
@@ -174,9 +199,12 @@ __device__ __forceinline__ void make_operands(const struct brick<WTYPE> *b, int 
     for (int i = 0; i < 2; i++) {
         int t = step * 2 + i;
         struct brick_scale<WTYPE> by = brick_scales_of<WTYPE>(b[0], t);
+        struct paired pair = paired_scales(by);
 #pragma unroll
-        for (int j = 0; j < 8; j++)
-            w[2 * i + j / 4][j % 4] = weights_of(b[j % 4 / 2], by, t, j % 2, j / 4);
+        for (int j = 0; j < 8; j++) {
+            unsigned v = brick_pair<WTYPE>(b[j % 4 / 2], t, j % 2, 2 * (j / 4));
+            w[2 * i + j / 4][j % 4] = weights_of(v, by, pair, j % 2, j / 4);
+        }
     }
 }
 
@@ -210,11 +238,11 @@ __device__ __forceinline__ void multiply_brick(struct memory &s, const struct pl
                 barrier_arrive(&s.taken[t.bricks.stage]);
         }
         barrier_wait(&s.full[t.tokens.stage], t.tokens.parity);
-        unsigned x = shared_at(tokens_at(s, t.tokens.stage));
+        unsigned long long x = by_row(shared_at(tokens_at(s, t.tokens.stage)));
         wgmma_begin();
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            wgmma_rows(c[0], w[k % 2][i], by_row(x + i * 32), before >= 0 || i > 0);
+            wgmma_rows(c[0], w[k % 2][i], x + i * 2, before >= 0 || i > 0);
         wgmma_commit();
         wgmma_wait<1>();
         hold(w[(k + 1) % 2]);
