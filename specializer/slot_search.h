@@ -10,7 +10,7 @@
 
 struct specializer;
 
-enum { SETS_REMEMBERED = 8, INPUTS = 2, WHY_TEXT = 72, KNOWN_FIRSTS = 2 };
+enum { SETS_REMEMBERED = 8, INPUTS = 2, WHY_TEXT = 120, KNOWN_FIRSTS = 2 };
 
 /* One slot as the specializer sees it. */
 struct slot_search {

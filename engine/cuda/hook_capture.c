@@ -131,7 +131,7 @@ static int capture_wide(struct walk *w, struct capture *c, enum region r, int32_
                           .layer = layer,
                           .m = NARROW,
                           .step_m = part.m,
-                          .spans = part.spans,
+                          .spans = part.spans < NARROW ? part.spans : NARROW,
                           .context = part.context};
     part.m = NARROW;
     part.position += first;

@@ -195,7 +195,7 @@ struct capture *capture_load(const char *path, const struct model_shape *shape, 
     fclose(f);
     if (!bad)
         return c;
-    err_set(err, "%.300s: damaged capture: %s", path, bad);
+    err_set(err, "a damaged capture (%s): %.300s", bad, path);
     capture_free(c);
     free(c);
     return NULL;

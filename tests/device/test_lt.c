@@ -15,6 +15,7 @@
 #include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/lt_record.h"
 #include "engine/cuda/memory.h"
+#include "specializer/admission/capture_file.h"
 #include "specializer/admission/check_device.h"
 #include "tests/device/device_test.h"
 
@@ -329,12 +330,49 @@ static void planted(struct rig *r, const struct model *model, const char *path)
     refused(r, model, path, &bad, "product of", "an algorithm of ones");
 }
 
+/* Each of so many sequences has a token; all share pages, which a capture does not mind. */
+static void captures_of_decodes(struct rig *r, const char *path)
+{
+    enum { SEQUENCES = 128 };
+    static struct wide s;
+    static struct span span[SEQUENCES];
+    struct err e = {""};
+    make_wide(&s);
+    for (int32_t i = 0; i < SEQUENCES; i++) {
+        span[i] = (struct span){i, 1, 1, i % PAGES};
+        s.position[i] = 0;
+        s.kv_at[i] = i % PAGES * KV_PAGE;
+    }
+    s.step.m = s.step.spans = SEQUENCES;
+    s.step.span = span;
+    s.step.pages = SEQUENCES;
+    s.step.context = 1;
+    s.row = SEQUENCES - 1;
+    for (int i = 0; i < 4; i++) {
+        struct slot *slot = dispatch_slot(r->d, products[i], SEQUENCES, 1);
+        struct capture c = {0};
+        struct hook copy = {
+            .kind = HOOK_CAPTURE, .slot = slot, .every = 1, .left = 1, .capture = &c};
+        bool ok = r->ops->hook(r->b, &copy) == 0 && r->ops->step(r->b, &s.step, NULL, &e) == 0;
+        r->ops->hook(r->b, NULL);
+        ok = ok && copy.left == 0 && capture_save(&c, &shape, path, &e) == 0;
+        struct capture *back = ok ? capture_load(path, &shape, &e) : NULL;
+        check(back && back->m == NARROW, true,
+              "%s: a probe reads what was captured of %d sequences: %s", slot->name, SEQUENCES,
+              e.msg);
+        if (back)
+            capture_free(back);
+        free(back);
+        capture_free(&c);
+    }
+}
+
 void test_lt(void)
 {
     struct model *m = model_random(&shape, DTYPE_BF16, 3);
     struct rig r;
     char path[] = "/tmp/whet-device-lt.lt";
-    if (rig_open(&r, &whet_backend_cuda, m, PAGES, WIDE, 8)) {
+    if (rig_open(&r, &whet_backend_cuda, m, PAGES, WIDE, 128)) {
         static struct wide s;
         make_wide(&s);
         for (int i = 0; i < 4; i++) {
@@ -344,6 +382,7 @@ void test_lt(void)
                 live(&r, &s, products[i], k);
             r.ops->unload(r.b, k);
         }
+        captures_of_decodes(&r, path);
         comes_again(&r, &s);
         model_checks(&r, path);
         if (!brief) /* a probe's case is a thousand launches */
