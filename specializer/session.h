@@ -57,7 +57,7 @@ struct session_slot {
     double gain;             /* of the kernel that serves over eager, 0.5: one and a half times */
     struct gain bench, step; /* of that kernel, as measured; no pairs: not measured */
     char kernel[160];        /* its name, "" on eager */
-    char why[120];            /* on eager: why */
+    char why[120];           /* on eager: why */
 };
 void session_look(struct session *session, const struct slot *slot, struct session_slot *out);
 

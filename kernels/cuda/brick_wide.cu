@@ -157,53 +157,40 @@ __device__ __forceinline__ void take_scales(const char *data, struct brick<WTYPE
     }
 }
 
-/* In pairs of equal bf16: the scales of a strip as sums of two, and its weight of the number
- * AROUND. */
+/* The scales of a strip in pairs of equal bf16, each the sum of two. */
 struct paired {
-    unsigned scale[brick_shape<WTYPE>::HALVES][2], rest[brick_shape<WTYPE>::HALVES][2], middle[2];
-};
-
-/* What numbers are taken from: with a minimum the middle of all, whose weight is small, so that it
- * may be rounded; else what they are too much. */
-enum {
-    AROUND =
-        brick_shape<WTYPE>::MORE + (brick_shape<WTYPE>::LEAST ? (brick_high(WTYPE) ? 16 : 8) : 0)
+    unsigned scale[brick_shape<WTYPE>::HALVES][2], rest[brick_shape<WTYPE>::HALVES][2];
 };
 
 __device__ __forceinline__ struct paired paired_scales(const struct brick_scale<WTYPE> &by)
 {
-    typedef brick_shape<WTYPE> shape;
     struct paired to;
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-#pragma unroll
-        for (int p = 0; p < shape::HALVES; p++) {
-            to.scale[p][h] = pack_bf16(by.scale[p][h], by.scale[p][h]);
-            float rest = by.scale[p][h] - high_bf16(to.scale[p][h]);
-            to.rest[p][h] = pack_bf16(rest, rest);
-        }
-        float middle = shape::LEAST
-                           ? fmaf(by.scale[0][h], (float)(AROUND - shape::MORE), -by.least[h])
-                           : -0.0f;
-        to.middle[h] = pack_bf16(middle, middle);
+    for (int i = 0; i < 2 * brick_shape<WTYPE>::HALVES; i++) {
+        float scale = by.scale[i / 2][i % 2];
+        unsigned sum = pack_bf16(scale, scale);
+        float rest = scale - high_bf16(sum);
+        to.scale[i / 2][i % 2] = sum;
+        to.rest[i / 2][i % 2] = pack_bf16(rest, rest);
     }
     return to;
 }
 
-/* Two weights of row half h, half s of strip t, from their numbers v. In float they are rounded as
- * eager rounds them. In bf16 a number less AROUND is exact, and what is rounded besides the weight
- * itself is its middle: with a scale in one bf16 the largest errors were 2.0 to 2.5 times eager's,
- * which is too much. */
+/* Two weights of row half h, half s of strip t, from their numbers v. Either way they are rounded
+ * once, as eager rounds them. A minimum would be one rounding more in bf16, or one for all weights
+ * of a strip: the largest error of some rows was 2 to 3 times eager's then. */
 __device__ __forceinline__ unsigned weights_of(unsigned v, const struct brick_scale<WTYPE> &by,
                                                const struct paired &pair, int h, int s)
 {
+    const unsigned one = 0x3f803f80u, zero = 0x80008000u, /* the zero that adds nothing */
+        more = (0xc300u + brick_shape<WTYPE>::MORE - 128) * 0x10001u; /* 0x4300 is 128 */
     int p = s % brick_shape<WTYPE>::HALVES;
     if (!PAIRED)
         return pack_bf16(fmaf(by.scale[p][h], low_bf16(v), -by.offset[p][h]),
                          fmaf(by.scale[p][h], high_bf16(v), -by.offset[p][h]));
-    if (AROUND) /* 0x4300 is 128, and all are less than 256 */
-        v = fma_bf16(v, 0x3f803f80u, (0xc300u + AROUND - 128) * 0x10001u);
-    return fma_bf16(v, pair.scale[p][h], fma_bf16(v, pair.rest[p][h], pair.middle[h]));
+    if (brick_shape<WTYPE>::MORE)
+        v = fma_bf16(v, one, more);
+    return fma_bf16(v, pair.scale[p][h], fma_bf16(v, pair.rest[p][h], zero));
 }
 
 /* b[0] has the codes of the first eight of 16 columns and the scales, b[1] those of the others. */
