@@ -5,17 +5,17 @@
  * All but the stream of weights is wide.cu's: the norm as a launch of its own, units of rows and
  * tokens, activations by tensor map, what becomes of sums. Weights are operand A out of registers:
  * bricks come into shared memory as they are, one bulk copy each, and the warp whose 16 rows they
- * are makes bf16 of them, scales applied in float and rounded once, as eager's expansion does. The
- * operands of a step of 64 columns are made while the step before is multiplied.
+ * are makes bf16 of them, rounded once, as eager's expansion does. The operands of a step of 64
+ * columns are made while the step before is multiplied.
  *
  * A brick's lane (g, q) has columns 4 q .. 4 q + 3 of 16, and an operand's has 2 q, 2 q + 1, 2 q +
  * 8 and 2 q + 9, in the order in which the activations lie. So a thread reads the words of two of
  * the brick's lanes, q / 2 and q / 2 + 2, and of each the half of them that is its own.
  *
- * What 16 columns of 64 rows cost a warpgroup: some 40 instructions a warp whatever the tokens, ten
- * clocks of each scheduler, and TOKENS / 2 clocks of the tensor cores. Two warpgroups and 64 tokens
- * are therefore bound by neither, but by the bytes of the weights; with 256 tokens the products
- * bind.
+ * What 64 columns of 64 rows cost a warpgroup: TOKENS * 2 clocks of the tensor cores, and 130 (Q8_0
+ * with PAIRED) to 220 instructions a warp whatever the tokens, of which half are shifts, logic and
+ * conversions at half rate. So wider tiles of tokens are better as long as there are blocks enough,
+ * and up to 128 tokens making operands is what binds.
  *
  * Invariant: that of mma.cu. Nothing is written for tokens at or beyond counts->m.
  */
