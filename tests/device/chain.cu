@@ -174,7 +174,8 @@ static void run(compiler &cc, const model &m, int M, const options &o)
     bool own = o.format != DTYPE_BF16, wide = own ? o.brick_mma : M > 4;
     family projections = own && wide ? bricks_mma : own ? bricks : wide ? mma : direct;
     projections.fixed = o.fixed.c_str();
-    search f(s, cc, wide ? 1.5e-2 : 1e-4, o.log);
+    // a bf16 an activation, or a half, or more
+    search f(s, cc, wide ? 1.5e-2 : o.format == DTYPE_F8 ? 1e-3 : 1e-4, o.log);
     if (begin(f, projections, o)) {
         f.row("start");
         f.winners();
