@@ -98,7 +98,11 @@ def test_what_was_said_of_the_texts_of_a_day_is_there(recording, day):
     said = lines(recording)
     rows = [t for t in lines("texts") if t["when"] == day]
     assert rows and all(x["model"] and x["reply"] and x["verdict"] for x in said)
+    texts = {t["slot"]: t for t in rows if "of" not in t}
     for t in rows:
+        if "of" in t:  # a step, made of texts that served
+            assert t["of"] and all(texts[slot]["published"] for slot in t["of"]), t
+            continue
         of = [x["kind"] for x in said
               if (x["shape"], x["region"]) == (t["shape"], t["slot"]) and x["verdict"] == "accepted"]
         assert of.count("plan") >= t["text"] and of.count("code") >= t["text"], (t, of)

@@ -14,6 +14,7 @@
 #include "specializer/agent/agent_prompt.h"
 #include "specializer/agent/agent_reply.h"
 #include "specializer/agent_view.h"
+#include "specializer/candidate/hash.h"
 #include "specializer/candidate/template.h"
 #include "tests/unit/specializer/shapes.h"
 
@@ -283,6 +284,32 @@ static void a_prompt_with_a_name_that_nobody_knows_is_an_error(void **state)
     assert_int_equal(strlen(hash), 16);
 }
 
+/* Whoever reads evidence goes by a contract's version, so no text of one changes without it: raise
+ * it, say what is new in CHANGELOG.md, and pin the new text here. */
+static void a_contract_changes_with_its_version(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file, *version, *hash;
+    } pinned[] = {{"contract_cpu.md", "Contract, version 4.\n", "8532fc5d94d93340"},
+                  {"contract_cuda.md", "Contract, version 4.\n", "851629fded4910b1"}};
+    const char *root = getenv("WHET_SOURCE_ROOT");
+    for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++) {
+        char path[512], text[16384], hash[17];
+        snprintf(path, sizeof path, "%s/specializer/prompts/%s", root ? root : ".", pinned[i].file);
+        FILE *f = fopen(path, "r");
+        assert_non_null(f);
+        text[fread(text, 1, sizeof text - 1, f)] = '\0';
+        fclose(f);
+        const char *line = strchr(text, '\n');
+        assert_non_null(line);
+        assert_memory_equal(line + 1 - strlen(pinned[i].version), pinned[i].version,
+                            strlen(pinned[i].version));
+        hash_hex(hash_text(HASH_START, text), hash);
+        assert_string_equal(hash, pinned[i].hash);
+    }
+}
+
 static void sources_are_shown_as_they_are_compiled(void **state)
 {
     (void)state;
@@ -439,6 +466,7 @@ int main(void)
         cmocka_unit_test(each_task_is_told_of_the_texts_that_help_with_it),
         cmocka_unit_test(the_nearest_text_of_another_slot_is_shown),
         cmocka_unit_test(a_prompt_with_a_name_that_nobody_knows_is_an_error),
+        cmocka_unit_test(a_contract_changes_with_its_version),
         cmocka_unit_test(sources_are_shown_as_they_are_compiled),
         cmocka_unit_test(the_source_of_what_serves_is_shown_whatever_its_size),
         cmocka_unit_test(loops_of_a_template_are_never_left_out),
