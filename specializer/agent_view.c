@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/isa.h"
+#include "specializer/agent/agent_header.h"
 #include "specializer/agent/agent_source.h"
 #include "specializer/build/build.h"
 #include "specializer/candidate/template_tables.h"
 #include "specializer/specializer_private.h"
 
-enum { SOURCE_MOST = 32 * 1024, HEADERS_MOST = 32, BEST = 6, WORST = 3 };
+enum { SOURCE_MOST = 40 * 1024, HEADERS_MOST = 32, BEST = 6, WORST = 3 };
 
 /* ---- sources ------------------------------------------------------------------------------- */
 
@@ -44,51 +44,82 @@ static void add_included(struct headers *h, const char *text)
 }
 
 /* Whether a header has nothing to say here: tables of knobs, and what other processors run. */
-static bool is_of_no_use(const char *header)
+static bool is_of_no_use(const char *header, int32_t isa)
 {
-    const char *others = isa_facts()->HAS_NEON ? "/amx" : "/neon";
-    return strstr(header, ".def") || strstr(header, others);
+    return strstr(header, ".def") || agent_header_is_of_others(header, isa);
 }
 
-/* The headers that the frame of a text does not bring along anyway, as many as fit beside `bytes`.
- */
-static void put_headers(FILE *f, const struct headers *all, int known, size_t bytes)
+/* Whether a header is one that the text includes itself, or a part of one: of "cpu/lib/wide.h"
+ * there are "cpu/lib/wide_tiles.h" and others. */
+static bool is_main(const char *text, const char *header)
 {
-    struct headers left = {.n = 0};
-    for (int i = known; i < all->n; i++) {
-        const char *text = kernel_source_text(all->name[i]);
-        if (is_of_no_use(all->name[i]))
-            continue;
-        if ((bytes += strlen(text)) <= SOURCE_MOST) {
-            fprintf(f, "\n/* ---- %s */\n%s", all->name[i], text);
-            continue;
-        }
-        bytes -= strlen(text);
-        strcpy(left.name[left.n++], all->name[i]);
+    static const char word[] = "#include \"";
+    for (const char *at = strstr(text, word); at; at = strstr(at, word)) {
+        at += strlen(word);
+        const size_t stem = strcspn(at, ".\"\n");
+        if (strncmp(header, at, stem) == 0 && (header[stem] == '.' || header[stem] == '_'))
+            return true;
     }
-    for (int i = 0; i < left.n; i++)
-        fprintf(f, "%s%s%s", i ? ", " : "\n/* ---- left out, too long: ", left.name[i],
-                i + 1 == left.n ? " */\n" : "");
+    return false;
 }
 
-char *agent_template_text(const struct template *t)
+/* What was written of a template's source. */
+struct shown {
+    FILE *f;
+    int32_t isa;
+    size_t bytes;
+    struct headers left_out;
+};
+
+static void put_header(struct shown *s, const char *name)
+{
+    char *text = agent_header(kernel_source_text(name), s->isa);
+    const bool fits = s->bytes + strlen(text) <= SOURCE_MOST;
+    if (fits) {
+        fprintf(s->f, "\n/* ---- %s */\n%s", name, text);
+        s->bytes += strlen(text);
+    } else {
+        strcpy(s->left_out.name[s->left_out.n++], name);
+    }
+    free(text);
+}
+
+/* The headers that the frame of a text does not bring along anyway, as many as fit: the main ones
+ * first, in which the loops are. */
+static void put_headers(struct shown *s, const struct template *t, const struct headers *all,
+                        int known)
+{
+    for (int main = 1; main >= 0; main--)
+        for (int i = known; i < all->n; i++)
+            if (!is_of_no_use(all->name[i], s->isa) &&
+                is_main(template_source(t), all->name[i]) == main)
+                put_header(s, all->name[i]);
+    for (int i = 0; i < s->left_out.n; i++)
+        fprintf(s->f, "%s%s%s", i ? ", " : "\n/* ---- left out, too long: ", s->left_out.name[i],
+                i + 1 == s->left_out.n ? " */\n" : "");
+}
+
+char *agent_template_text(const struct template *t, int32_t isa)
 {
     struct headers *frame = xcalloc(1, sizeof *frame), *all = xcalloc(1, sizeof *all);
     const struct template *a = agent_template(t->machine, (enum region)t->region);
-    char *out = NULL;
+    char *out = NULL, *source = agent_header(template_source(t), isa);
     size_t size = 0;
-    FILE *f = open_memstream(&out, &size);
+    struct shown *s = xcalloc(1, sizeof *s);
+    *s = (struct shown){.f = open_memstream(&out, &size), .isa = isa, .bytes = strlen(source)};
     add_included(frame, a ? template_source(a) : "");
     *all = *frame;
     const int known = all->n;
     add_included(all, template_source(t));
-    fprintf(f,
+    fprintf(s->f,
             "\nIts source, `%s`, and headers that it brings along; the names of its knobs are "
             "macros\nwith the values above:\n```c\n%s",
-            t->id, template_source(t));
-    put_headers(f, all, known, strlen(template_source(t)));
-    fputs("```\n", f);
-    fclose(f);
+            t->id, source);
+    put_headers(s, t, all, known);
+    fputs("```\n", s->f);
+    fclose(s->f);
+    free(s);
+    free(source);
     free(frame);
     free(all);
     return out;
@@ -156,10 +187,10 @@ static int slowest(const struct search *s, int32_t *id, int n)
     return found;
 }
 
-static char *tuned_text(const struct slot_search *p)
+static char *tuned_text(struct specializer *s, struct slot_search *p)
 {
     int32_t best[BEST], worst[WORST];
-    if (!p->space || p->search.measured == 0)
+    if (!slot_search_open(s, p) || p->search.measured == 0) /* what the store holds counts, too */
         return NULL;
     char *out = NULL;
     size_t size = 0;
@@ -190,16 +221,24 @@ static char *compiler_text(const struct compiler *c, int isa)
     return out;
 }
 
-void agent_tell(struct specializer *s, const struct slot_search *p, struct agent_view *v,
+/* The instruction set that a kernel is compiled for; -1: it is of no CPU. */
+static int32_t isa_of(const struct candidate *c)
+{
+    const bool has = template_role(c->template, ROLE_ISA) >= 0;
+    return has ? role_value(c->template, &c->point, ROLE_ISA) : -1;
+}
+
+void agent_tell(struct specializer *s, struct slot_search *p, struct agent_view *v,
                 struct told *out)
 {
     const struct candidate *c = p->locked.active;
     *out = (struct told){
         .compiler = compiler_text(&s->compiler, v->isa),
         .serving = serving_text(p),
-        .source =
-            c && !c->body[0] && !c->template->library ? agent_template_text(c->template) : NULL,
-        .tuned = tuned_text(p),
+        .source = c && !c->body[0] && !c->template->library
+                      ? agent_template_text(c->template, isa_of(c))
+                      : NULL,
+        .tuned = tuned_text(s, p),
     };
     v->compiler = out->compiler;
     v->serving = out->serving;

@@ -16,13 +16,14 @@ struct told {
     char *compiler, *serving, *source, *tuned;
 };
 /* Fills `out` and lets `v` point to it. */
-void agent_tell(struct specializer *s, const struct slot_search *p, struct agent_view *v,
+void agent_tell(struct specializer *s, struct slot_search *p, struct agent_view *v,
                 struct told *out);
 void agent_told_free(struct told *t);
 
-/* The template's text and, as far as there is room, the headers that are its own and concern this
- * machine; what is left out is named. Caller frees. */
-char *agent_template_text(const struct template *t);
+/* The template's text as it is compiled for an instruction set (-1: it is of no CPU) and, as far as
+ * there is room, the headers that are its own, its main one's parts first; what is left out is
+ * named. Caller frees. */
+char *agent_template_text(const struct template *t, int32_t isa);
 
 /* What a trial of a text measured besides its speed, into out[n]; "" if it was not benched. */
 void agent_trial_words(const struct specializer *s, const struct candidate *c, char *out, size_t n);

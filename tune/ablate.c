@@ -222,6 +222,11 @@ struct parted {
     struct table **of; /* [seeds] */
 };
 
+static uint64_t seed_of(const struct ablation *a, int i)
+{
+    return (uint64_t)(a->before + i) + 1;
+}
+
 static int add_variant(struct ablation *a, const struct parted *t, const char *strategy,
                        enum sim_adviser_kind adviser, struct err *err)
 {
@@ -235,7 +240,7 @@ static int add_variant(struct ablation *a, const struct parted *t, const char *s
                                     .strategy = strategy_find(strategy),
                                     .adviser = adviser,
                                     .llm = a->llm,
-                                    .seed = (uint64_t)i + 1,
+                                    .seed = seed_of(a, i),
                                     .budget_s = a->budget_s};
         if (trial_run(&terms, &v->run[i], err) != 0)
             return -1;
@@ -248,7 +253,7 @@ static struct parted part_table(const struct ablation *a, const struct table *wh
     struct parted t = {.whole = whole};
     t.of = xcalloc((size_t)a->seeds, sizeof(struct table *));
     for (int k = 0; k < a->seeds; k++)
-        t.of[k] = table_part(whole, a->drop, (uint64_t)k + 1);
+        t.of[k] = table_part(whole, a->drop, seed_of(a, k));
     return t;
 }
 

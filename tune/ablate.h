@@ -45,6 +45,7 @@ struct variant {
 struct ablation {
     const struct tables *tables;
     int seeds;
+    int before; /* seeds left out: those taken are before + 1 .. before + seeds */
     double budget_s;
     double drop;          /* every seed has its own part of each table: table_part() */
     struct consulted llm; /* without one that row stays open */

@@ -133,6 +133,8 @@ void ablation_print(const struct ablation *a)
 {
     printf("%s; %d seeds, budget %.0f s; median [10 %%, 90 %%] over seeds; -: not within it\n",
            a->tables->machine.device, a->seeds, a->budget_s);
+    if (a->before > 0)
+        printf("seeds %d to %d\n", a->before + 1, a->before + a->seeds);
     if (a->drop > 0)
         printf("every seed without another %.0f %% of the points\n", 100 * a->drop);
     for (int i = 0; i < a->tables->n; i++)
@@ -252,6 +254,7 @@ int ablation_write_json(const struct ablation *a, const char *path, struct err *
     cJSON_AddNumberToObject(o, "version", 1);
     cJSON_AddStringToObject(o, "device", a->tables->machine.device);
     cJSON_AddNumberToObject(o, "seeds", a->seeds);
+    cJSON_AddNumberToObject(o, "first_seed", a->before + 1);
     cJSON_AddNumberToObject(o, "budget_s", a->budget_s);
     cJSON_AddNumberToObject(o, "dropped", a->drop);
     cJSON_AddItemToObject(o, "advice_costs", costs_json(a));

@@ -14,10 +14,11 @@ struct tune_options {
     double seconds; /* 0: the mode's default */
     const char *table, *json, *svg, *record;
     int points, seeds;
-    int questions; /* to a language model in one search; 0: no limit */
-    int history;   /* points of a node's lineage that it is shown; 0: all */
-    bool at_once;  /* its replies take no time of the search */
-    double drop;   /* share of the points that each seed of an ablation does without */
+    int first_seed; /* 0: 1 */
+    int questions;  /* to a language model in one search; 0: no limit */
+    int history;    /* points of a node's lineage that it is shown; 0: all */
+    bool at_once;   /* its replies take no time of the search */
+    double drop;    /* share of the points that each seed of an ablation does without */
     bool build_only;
     struct config config;
 };

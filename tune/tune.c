@@ -25,8 +25,9 @@ const char tune_usage[] =
     "usage: whet tune --model PATH [--slot mlp_in/m1 ...] [--seconds 600]\n"
     "       whet tune --measure --table FILE --model PATH --slot S ... [--points 300]\n"
     "                 [--build-only] [--seconds 3600]\n"
-    "       whet tune --ablate --table FILE [--seeds 20] [--seconds 240] [--json FILE]\n"
-    "                 [--drop 0.4] [--svg PREFIX] [--adviser-url URL [--record FILE]\n"
+    "       whet tune --ablate --table FILE [--seeds 20] [--first-seed 1] [--seconds 240]\n"
+    "                 [--json FILE] [--drop 0.4] [--svg PREFIX] [--adviser-url URL [--record "
+    "FILE]\n"
     "                 [--questions N] [--history 1|2|3] [--at-once]]\n"
     "       whet tune --report [--table FILE | --store FILE] [--json FILE]\n"
     "and options of whet serve; --strategy NAME is --specializer-strategy NAME\n";
@@ -78,6 +79,7 @@ static int own_flag(struct tune_options *o, const char *flag, char *value)
         int *to, most;
     } counts[] = {{"--points", &o->points, 100000},
                   {"--seeds", &o->seeds, 100000},
+                  {"--first-seed", &o->first_seed, 100000},
                   {"--questions", &o->questions, 100000},
                   {"--history", &o->history, LINEAGE}};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
@@ -166,6 +168,7 @@ static int ablation(struct tune_options *o, struct err *err)
     struct ablation a = {
         .tables = &t,
         .seeds = o->seeds ? o->seeds : 20,
+        .before = o->first_seed ? o->first_seed - 1 : 0,
         .budget_s = o->seconds > 0 ? o->seconds : 240,
         .drop = o->drop,
         .llm = {.questions = o->questions, .history = o->history, .at_once = o->at_once}};

@@ -339,6 +339,19 @@ bool graph_there(struct backend *b, const struct kernel_choice *c)
     return there;
 }
 
+void graph_timed(struct backend *b, const struct kernel_choice *c, const double share[REGION_COUNT])
+{
+    struct cell *cell = graph_cell(b, c);
+    memcpy(cell->share, share, sizeof cell->share);
+    pthread_mutex_lock(&b->builder.lock);
+    struct variant *v = find(cell, c);
+    if (v) {
+        memcpy(v->share, share, sizeof v->share);
+        v->timed = true;
+    }
+    pthread_mutex_unlock(&b->builder.lock);
+}
+
 /* Whether the builder works on this variant or has it queued. Under the lock. */
 static bool builder_uses(const struct builder *g, const struct kernel *k)
 {

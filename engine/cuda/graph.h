@@ -37,6 +37,9 @@ struct variant {
     int32_t launches[REGION_COUNT];
     cudaGraphExec_t exec; /* NULL: empty */
     uint64_t last_used;
+    uint64_t steps;             /* that it could run; engine thread */
+    bool timed;                 /* a step of exactly these kernels was, since it is there */
+    double share[REGION_COUNT]; /* of that step's time; engine thread */
 };
 
 struct cell {
@@ -45,8 +48,8 @@ struct cell {
     uint64_t not_before;        /* step: a graph of it could not be made */
     struct kernel_choice last;  /* wide: of the cell's last step, and how often in a row; engine */
     int32_t repeats;            /* thread */
-    uint64_t steps;             /* engine thread */
-    double share[REGION_COUNT]; /* of a step's time, as last measured; engine thread */
+    double share[REGION_COUNT]; /* of a step's time, as last measured of whatever kernels: a graph's
+                                   until it is timed itself; engine thread */
     const struct kernel
         *served[REGION_COUNT]; /* by the last graph, canaries aside; engine thread */
 };
@@ -86,6 +89,11 @@ bool graph_known(struct backend *b, const struct kernel_choice *c);
  * it. */
 int graph_capture_end(cudaStream_t stream, int failed, cudaGraphExec_t *exec, bool update,
                       struct err *e);
+
+/* A step of this choice spent so much of its time in each region: the cell's graph of exactly these
+ * kernels, if there is one, and the cell know it from now on. Engine thread. */
+void graph_timed(struct backend *b, const struct kernel_choice *c,
+                 const double share[REGION_COUNT]);
 
 /* The cell that steps of these buckets belong to. */
 struct cell *graph_cell(struct backend *b, const struct kernel_choice *c);

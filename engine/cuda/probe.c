@@ -85,8 +85,11 @@ int tool_launch(const struct device_probe *p, enum tool t, dim3 grid, int thread
 void differ(struct device_probe *p, enum tally t, const void *a, const void *b, int64_t bytes,
             unsigned value)
 {
-    if (a && bytes >= 4 && p->job_n < PROBE_JOBS)
-        p->jobs.job[p->job_n++] = (struct probe_differ_job){a, b, bytes / 4, value, (int32_t)t};
+    if (!a || bytes < 4)
+        return;
+    if (p->job_n < PROBE_JOBS)
+        p->jobs.job[p->job_n] = (struct probe_differ_job){a, b, bytes / 4, value, (int32_t)t};
+    p->job_n++; /* differ_launch() refuses more than there is room for */
 }
 
 int differ_launch(struct device_probe *p, struct err *e)
@@ -94,6 +97,11 @@ int differ_launch(struct device_probe *p, struct err *e)
     dim3 grid = {64, (unsigned)p->job_n, 1};
     p->jobs.count = probe_tally(p, 0);
     p->job_n = 0;
+    if (grid.y > PROBE_JOBS) {
+        err_set(e, "the probe compares %u buffers at once, and has room for %d", grid.y,
+                PROBE_JOBS);
+        return -1;
+    }
     return grid.y ? tool_launch(p, TOOL_DIFFER, grid, 256, &p->jobs, false, e) : 0;
 }
 

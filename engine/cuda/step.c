@@ -14,7 +14,7 @@
  * prompts, prompts mixed with decodes, steps that a hook observes, and those that have no graph
  * yet. The block (memory.h) is the only thing that differs between two launches of a graph.
  *
- * A graph is timed as a whole. One step in TIMED_EVERY of its kind is launched uncaptured, with
+ * A graph is timed as a whole. One step in TIMED_EVERY of its own is launched uncaptured, with
  * events around the regions of one layer, and says how the time of the others is to be split.
  */
 #include <stdatomic.h>
@@ -33,7 +33,7 @@
 #include "engine/cuda/step.h"
 #include "engine/cuda/walk.h"
 
-enum { TIMED_EVERY = 1024, TIMED_AT = 16 /* not the first step, whose caches are cold */ };
+enum { TIMED_EVERY = 1024, TIMED_AT = 4 /* not the first step, whose caches are cold */ };
 
 /* ---- what runs ----------------------------------------------------------------------------- */
 
@@ -224,14 +224,25 @@ static void measured_shares(const struct backend *b, const struct inflight *f,
         share[r] = sum > 0 ? share[r] / sum : 0;
 }
 
-/* Whether this step can be a graph; now and then one that could is not, to time its regions.
- * `must`: a canary's, which is not. */
-static bool as_graph(struct backend *b, const struct step *s, const struct inflight *f, bool must)
+static bool other_kernels(const struct variant *v, const struct kernel_choice *c)
+{
+    return memcmp(v->choice.kernel, c->kernel, sizeof c->kernel) != 0;
+}
+
+/* The graph that this step runs as, with its launches and how its time is split; NULL: uncaptured.
+ * Now and then that is a step that has a graph, to time its regions: each graph's own kernels,
+ * soon after it is there. `must`: a canary's, which is not. */
+static struct variant *graph_for(struct backend *b, const struct step *s, struct inflight *f,
+                                 bool must)
 {
     if (f->hooked || (!f->wide && (!one_token_each(s) || f->choice.rows != f->choice.m)))
-        return false;
-    uint64_t n = graph_cell(b, &f->choice)->steps++;
-    return must || n % TIMED_EVERY != TIMED_AT;
+        return NULL;
+    struct variant *v = f->wide ? graph_get_wide(b, &f->choice) : graph_get(b, &f->choice);
+    if (!v || (!must && !other_kernels(v, &f->choice) && v->steps++ % TIMED_EVERY == TIMED_AT))
+        return NULL;
+    memcpy(f->launches, v->launches, sizeof f->launches);
+    memcpy(f->share, v->timed ? v->share : graph_cell(b, &f->choice)->share, sizeof f->share);
+    return v;
 }
 
 /* What attention of a wide step is launched for. Only that of single tokens cares for contexts. */
@@ -275,11 +286,6 @@ static bool swapped(struct cell *cell, const struct variant *v)
     return other;
 }
 
-static bool other_kernels(const struct variant *v, const struct kernel_choice *c)
-{
-    return memcmp(v->choice.kernel, c->kernel, sizeof c->kernel) != 0;
-}
-
 static void report(struct backend *b, const struct step *s, const struct inflight *f,
                    const struct variant *v, bool canary)
 {
@@ -304,14 +310,9 @@ static int run(struct backend *b, const struct step *s, struct inflight *f, bool
     if (check_step(b, s, block, e))
         return -1;
     size_t used = fill_block(s, block, &w);
-    f->graph = as_graph(b, s, f, must);
-    struct variant *v = !f->graph ? NULL
-                        : f->wide ? graph_get_wide(b, &f->choice)
-                                  : graph_get(b, &f->choice);
+    struct variant *v = graph_for(b, s, f, must);
     report(b, s, f, v, must);
     f->graph = v != NULL;
-    if (v)
-        memcpy(f->launches, v->launches, sizeof f->launches);
     if (v && !f->wide)
         return transfer_launch(b, &f->choice, v->exec, used, e);
     if (transfer(b, block->device, block->host, used, true, e))
@@ -388,13 +389,12 @@ static void account(struct backend *b, const struct step *s, const struct inflig
 {
     double share[REGION_COUNT];
     int64_t now = clock_ns(), from = f->start_ns > b->landed_ns ? f->start_ns : b->landed_ns;
-    double *known = graph_cell(b, &f->choice)->share;
     b->landed_ns = now;
     if (!f->graph)
         measured_shares(b, f, share);
     if (!f->graph && (f->wide || one_token_each(s)))
-        memcpy(known, share, sizeof share);
-    count(b, f, s, f->graph ? known : share, now - from);
+        graph_timed(b, &f->choice, share);
+    count(b, f, s, f->graph ? f->share : share, now - from);
 }
 
 static int wait_for(struct inflight *f, struct err *e)

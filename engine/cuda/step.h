@@ -26,6 +26,7 @@ struct inflight {
     bool drawn_there; /* every row's token is in b->best when it has run */
     int32_t rows, samples;
     int32_t launches[REGION_COUNT];
+    double share[REGION_COUNT]; /* of its time, if it runs as a graph */
     int64_t start_ns;
     char *narrow_host, *wide_host; /* the blocks' mirrors */
     int32_t *best;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* brick.cu - projections of one to eight tokens whose weights are kept in their own format
+/* brick.cu - projections of one to four tokens whose weights are kept in their own format
  * (kernels/bricks.h): read once, through a ring in shared memory, and multiplied on tensor cores.
  *
  * The regions and their maths are gemv.cu's, and so is what a block does around its products. What
@@ -9,7 +9,8 @@
  * logic operation, 16 rows of 32 columns are one mma.sync, and scales come after it
  * (lib/bricks_int.cuh). No weight is rounded. Activations are whole numbers of two int8 digits,
  * with a power of two for each 32 of them; digits of tokens are columns, with strips beside them
- * where tokens are few (lib/bricks_x.cuh).
+ * where tokens are few (lib/bricks_digits.cuh). Codes of F8 become half floats two by two with one
+ * instruction, and activations halves with a power of two for each 256 (lib/bricks_half.cuh).
  *
  * A warp multiplies ROWS rows, brick by brick. A brick is one piece of memory, so one lane asks for
  * it with one instruction and a barrier counts its bytes; each warp has a ring of its own with
@@ -134,7 +135,7 @@ struct Stream {
                 int strip = chunk_at(c, at) * BRICK_STRIPS;
                 if (beyond(c, at))
                     continue;
-                multiply_brick<WTYPE>(brick, in, strip, at, sum + r * NT * 2);
+                multiply_brick<WTYPE>(brick, in, strip, at, sum + r * BAND_SUMS);
             }
             __syncwarp(); /* every lane has read */
             ask(i * C + c + STAGES, slot, tiles);

@@ -141,6 +141,7 @@ static struct slot_tree *tree_of(struct agent *a, const char *slot)
         if (strcmp(a->slot[i]->slot, slot) == 0)
             return a->slot[i];
     struct slot_tree *t = xcalloc(1, sizeof *t);
+    t->format = -1;
     snprintf(t->slot, sizeof t->slot, "%s", slot);
     t->tree.random = hash_text((uint64_t)a->config->specializer_seed, slot);
     if (agent_store_tree(a->store, a->env, slot, &t->tree, &err) != 0)
@@ -213,6 +214,7 @@ void agent_move(struct agent *a, const struct agent_view *v)
         [AGENT_PLAN] = TASK_PLAN, [AGENT_CODE] = TASK_CODE, [AGENT_DEBUG] = TASK_DEBUG};
     int32_t node;
     a->at = tree_of(a, v->slot);
+    a->at->format = v->facts->REGION == REGION_ATTN ? -1 : v->facts->WTYPE;
     if (a->at->tree.nodes == 0) {
         plant(a, a->at, (enum region)v->facts->REGION);
         adopt(a, a->at);

@@ -52,7 +52,8 @@ static char *plan_text(const struct agent *a, const struct agent_view *v, int32_
     with.kin = kin;
     for (int i = 0; i < a->slots; i++)
         if (a->slot[i] != a->at && a->slot[i]->tree.nodes > 0)
-            kin[with.kins++] = (struct agent_kin){a->slot[i]->slot, &a->slot[i]->tree};
+            kin[with.kins++] =
+                (struct agent_kin){a->slot[i]->slot, &a->slot[i]->tree, a->slot[i]->format};
     char *text = agent_prompt_plan(&with, &a->at->tree, node, err);
     free(kin);
     return text;

@@ -10,7 +10,7 @@
 
 #include "specializer/agent/agent_span.h"
 
-enum { LEADERS = 3, DEADS = 6, CHILDREN = 8, TEXT_MOST = 14 * 1024, WORDS_MOST = 400 };
+enum { LEADERS = 3, DEADS = 6, CHILDREN = 8, KINS = 8, TEXT_MOST = 14 * 1024, WORDS_MOST = 400 };
 
 int whole_characters(const char *text, int most)
 {
@@ -152,28 +152,49 @@ static void put_kin(FILE *f, const struct agent_kin *k)
     }
 }
 
+/* How much of another slot's text serves here: 3, the same region over the same format of weights;
+ * 2, another region over it; 1, the same region; 0, nothing but what was learned. */
+static int nearness(const struct agent_view *v, const struct agent_kin *k)
+{
+    const bool region = strncmp(v->slot, k->slot, strcspn(v->slot, "/") + 1) == 0;
+    if (v->facts->REGION == REGION_ATTN)
+        return region ? 3 : 0;
+    const bool format = k->format == v->facts->WTYPE;
+    return format ? 2 + region : region;
+}
+
 char *context_kin(const struct agent_view *v)
 {
     char *out = NULL;
     size_t size = 0;
     FILE *f = open_memstream(&out, &size);
-    for (int i = 0; i < v->kins; i++)
-        put_kin(f, &v->kin[i]);
+    for (int near = 3, n = 0; near >= 0; near--)
+        for (int i = 0; i < v->kins && n < KINS; i++)
+            if (nearness(v, &v->kin[i]) == near) {
+                const long before = ftell(f);
+                put_kin(f, &v->kin[i]);
+                n += ftell(f) > before;
+            }
     if (ftell(f) == 0)
         fputs("- nothing yet\n", f);
     fclose(f);
     return out;
 }
 
-/* The fastest text that a model wrote for another slot; NULL: none. */
+/* The text that a model wrote for another slot and that serves best here, the fastest of the
+ * nearest; NULL: none. */
 static const struct agent_kin *best_kin(const struct agent_view *v, int32_t *node)
 {
     const struct agent_kin *best = NULL;
     double most = 0;
+    int nearest = 1;
     for (int i = 0; i < v->kins; i++) {
-        int32_t id = best_of(v->kin[i].tree);
-        if (id > 0 && v->kin[i].tree->node[id].speed > most) {
+        const int32_t id = best_of(v->kin[i].tree);
+        const int near = nearness(v, &v->kin[i]);
+        if (id > 0 &&
+            (near > nearest || (near == nearest && v->kin[i].tree->node[id].speed > most))) {
             best = &v->kin[i];
+            nearest = near;
             most = best->tree->node[id].speed;
             *node = id;
         }

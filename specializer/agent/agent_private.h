@@ -29,7 +29,8 @@ enum agent_outcome {
 struct slot_tree {
     char slot[40];
     struct agent_tree tree;
-    bool waiting; /* imported texts are there, and no seed yet to hang them on */
+    int32_t format; /* of its weights, once it was under work: agent_kin */
+    bool waiting;   /* imported texts are there, and no seed yet to hang them on */
 };
 
 struct agent {

@@ -10,6 +10,7 @@
 #include "kernels/sources.h"
 #include "specializer/adviser/adviser_request.h"
 #include "specializer/agent/agent_context.h"
+#include "specializer/agent/agent_header.h"
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_span.h"
 #include "specializer/candidate/hash.h"
@@ -158,26 +159,13 @@ static char *constants_text(const struct facts *f)
     return out;
 }
 
-/* A header that the frame includes, without its guard, its licence and what it includes in turn. */
-static char *helpers_text(enum region region)
+/* A header that the frame includes, as it is compiled for an instruction set. */
+static char *helpers_text(enum region region, int32_t isa)
 {
-    const char *at = region == REGION_ATTN_IN ? kernel_source_text("cpu/lib/qkv.h")
-                     : region == REGION_ATTN  ? kernel_source_text("cpu/lib/paged.h")
-                                              : "";
-    char *out = NULL;
-    size_t size = 0;
-    FILE *f = open_memstream(&out, &size);
-    while (*at) {
-        size_t n = strcspn(at, "\n") + (at[strcspn(at, "\n")] == '\n');
-        bool noise = strncmp(at, "#include", 8) == 0 || strncmp(at, "#ifndef WHET_", 13) == 0 ||
-                     strncmp(at, "#define WHET_", 13) == 0 || strncmp(at, "/* SPDX", 7) == 0;
-        bool guard = strncmp(at, "#endif", 6) == 0 && at[n] == 0;
-        if (!noise && !guard)
-            fwrite(at, 1, n, f);
-        at += n;
-    }
-    fclose(f);
-    return out;
+    const char *name = region == REGION_ATTN_IN ? "cpu/lib/qkv.h"
+                       : region == REGION_ATTN  ? "cpu/lib/paged.h"
+                                                : NULL;
+    return name ? agent_header(kernel_source_text(name), isa) : xstrdup("");
 }
 
 static const char *rule_text(enum numerics n)
@@ -206,7 +194,7 @@ char *agent_prompt_system(const struct agent_view *v, struct err *err)
     char contract_file[32], principles_file[32], m_from[16], m[16], threads[16], isa[16],
         context[80] = "";
     char *args = args_text(machine, region), *operation = operation_text(f);
-    char *constants = constants_text(f), *helpers = helpers_text(region);
+    char *constants = constants_text(f), *helpers = helpers_text(region, v->isa);
     snprintf(m_from, sizeof m_from, "%d", v->m_from);
     snprintf(m, sizeof m, "%d", f->M_MAX);
     snprintf(threads, sizeof threads, "%d", v->threads);

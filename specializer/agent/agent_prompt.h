@@ -15,6 +15,7 @@
 struct agent_kin {
     const char *slot;
     const struct agent_tree *tree;
+    int32_t format; /* of its weights, as the facts' WTYPE; -1: it has none, or it is not known */
 };
 
 /* What is known of the slot under work. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 // chain.cu - a whole decode step made of the CUDA templates: is it right, and how fast can it be?
 //
-//   chain [--model 0,1,2] [--batch 1,8,32] [--context 512] [--root DIR] [--threads 14]
+//   chain [--model 0,1,2,3] [--batch 1,8,32] [--context 512] [--root DIR] [--threads 14]
 //         [--seconds 90] [--quick] [--fine] [--families] [--carveout PERCENT] [--log FILE]
 //         [--attn-mma] [--only REGION] [--format DTYPE] [--brick-mma] [--fixed KNOBS]
 //
-// Builds the step of Llama-3.2-1B, Qwen3-1.7B or Qwen3-4B with random bf16 weights as one graph
+// Builds the step of Llama-3.2-1B, Qwen3-1.7B, 4B or 0.6B with random bf16 weights as one graph
 // with programmatic edges, five kernels a layer and the head, each compiled from kernels/*.cu by
 // NVRTC (chain_step.hpp). Every variant is compared with reference.cuh on its region before it is
 // timed, and the step's logits in the end (chain_check.hpp). Then a coordinate search on the time
@@ -174,7 +174,8 @@ static void run(compiler &cc, const model &m, int M, const options &o)
     bool own = o.format != DTYPE_BF16, wide = own ? o.brick_mma : M > 4;
     family projections = own && wide ? bricks_mma : own ? bricks : wide ? mma : direct;
     projections.fixed = o.fixed.c_str();
-    search f(s, cc, wide ? 1.5e-2 : 1e-4, o.log);
+    // a bf16 an activation, or a half, or more
+    search f(s, cc, wide ? 1.5e-2 : o.format == DTYPE_F8 ? 1e-3 : 1e-4, o.log);
     if (begin(f, projections, o)) {
         f.row("start");
         f.winners();

@@ -15,6 +15,7 @@ static const model models[] = {
     {"llama-3.2-1b", 16, 2048, 32, 8, 64, 8192, 128256, 0},
     {"qwen3-1.7b", 28, 2048, 16, 8, 128, 6144, 151936, 1},
     {"qwen3-4b", 36, 2560, 32, 8, 128, 9728, 151936, 1},
+    {"qwen3-0.6b", 28, 1024, 16, 8, 128, 3072, 151936, 1},
 };
 
 static const int regions[] = {REGION_ATTN_IN, REGION_ATTN,    REGION_ATTN_OUT,

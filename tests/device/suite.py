@@ -7,8 +7,9 @@
 PROGRAMS holds test_device and its companions (a build directory, or an unpacked archive), SOURCE
 the kernels and this file's folder. A PART is a name below or the beginning of one ("points").
 
-Parts whose verdict hangs on time, or that take all of the device's memory, have the device to
-themselves, one after the other; all others run side by side before them. --quick takes fewer
+Parts whose verdict hangs on time, or that take all of a device's memory, have a device to
+themselves; all others run side by side before them. Where there are several devices parts are spread
+over all of them, and each sees one. --quick takes fewer
 points and contexts and lets the whole steps of real shapes, whose times are then worth nothing, run
 beside others. --sanitize runs the same kernels under compute-sanitizer instead.
 
@@ -17,7 +18,9 @@ whether anything failed; a part that ended without checks has failed.
 """
 import argparse
 import concurrent.futures
+import itertools
 import os
+import queue
 import re
 import shutil
 import signal
@@ -143,7 +146,20 @@ def stop(number, frame):
     os._exit(128 + number)
 
 
-def run(part, logs, environment):
+def device_names():
+    """Of the devices that parts may use, as CUDA_VISIBLE_DEVICES wants them."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen:
+        return chosen.split(",")
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
+    except OSError:
+        listed = ""
+    return [str(i) for i in range(len(re.findall(r"^GPU \d+", listed, re.M)))] or ["0"]
+
+
+def run(part, logs, device):
+    environment = dict(os.environ, CUDA_VISIBLE_DEVICES=device)
     part.log = os.path.join(logs, re.sub(r"\W+", "-", part.name) + ".log")
     begun = time.monotonic()
     with open(part.log, "w+b") as log:
@@ -174,13 +190,25 @@ def say(part, text):
         print("       " + line[:200], flush=True)
 
 
+def run_on_a_free_device(part, logs, free):
+    device = free.get()
+    try:
+        run(part, logs, device)
+    finally:
+        free.put(device)
+
+
 def run_all(parts, jobs, logs):
-    environment = dict(os.environ)
+    """First what shares devices, jobs at a time; then what wants one to itself, one a device."""
+    devices = device_names()
+    shared = [p for p in parts if not p.alone]
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(lambda p: run(p, logs, environment), [p for p in parts if not p.alone]))
-    for part in parts:
-        if part.alone:
-            run(part, logs, environment)
+        list(pool.map(run, shared, itertools.repeat(logs), itertools.cycle(devices)))
+    free = queue.SimpleQueue()
+    for device in devices:
+        free.put(device)
+    with concurrent.futures.ThreadPoolExecutor(len(devices)) as pool:
+        list(pool.map(lambda p: run_on_a_free_device(p, logs, free), [p for p in parts if p.alone]))
 
 
 def main():

@@ -92,12 +92,17 @@ def test_the_table_of_kernels_is_made_of_its_recordings():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_what_was_said_of_the_texts_at_eight_tokens_is_there():
+@pytest.mark.parametrize("recording, day", [("exchanges_m8", "2026-11-25"), ("exchanges_m32", "2026-11-26")])
+def test_what_was_said_of_the_texts_of_a_day_is_there(recording, day):
     """A plan and a text for each first text of the table, a repair for each that was repaired."""
-    said = lines("exchanges_m8")
-    rows = [t for t in lines("texts") if t["when"] == "2026-11-25"]
+    said = lines(recording)
+    rows = [t for t in lines("texts") if t["when"] == day]
     assert rows and all(x["model"] and x["reply"] and x["verdict"] for x in said)
+    texts = {t["slot"]: t for t in rows if "of" not in t}
     for t in rows:
+        if "of" in t:  # a step, made of texts that served
+            assert t["of"] and all(texts[slot]["published"] for slot in t["of"]), t
+            continue
         of = [x["kind"] for x in said
               if (x["shape"], x["region"]) == (t["shape"], t["slot"]) and x["verdict"] == "accepted"]
         assert of.count("plan") >= t["text"] and of.count("code") >= t["text"], (t, of)

@@ -45,10 +45,9 @@ enum dtype cuda_type(const struct template *t, int m, int n)
 {
     if (!cuda_reads_bricks(t))
         return DTYPE_BF16;
-    bool floats = strcmp(t->file, "brick") != 0; /* on tensor cores in bf16 */
-    if (floats && m == 1)
+    if (strcmp(t->file, "brick") != 0 && m == 1)
         return DTYPE_F8;
-    return (enum dtype)brick_type(n % (floats ? BRICK_KINDS : BRICK_KINDS - 1));
+    return (enum dtype)brick_type(n % BRICK_KINDS);
 }
 
 struct point cuda_start(const struct template *t, const struct facts *f)

@@ -62,7 +62,8 @@ static void by_a_model(struct shop *s)
         int m;
     } text[] = {{"mlp_in_vnni.c", REGION_MLP_IN, 1},
                 {"mlp_in_m8_vnni.c", REGION_MLP_IN, 8},
-                {"attn_in_m8_vnni.c", REGION_ATTN_IN, 8}};
+                {"attn_in_m8_vnni.c", REGION_ATTN_IN, 8},
+                {"attn_m1.c", REGION_ATTN, 1}};
 #ifdef __x86_64__
     bool here = __builtin_cpu_supports("avx512vnni");
 #else

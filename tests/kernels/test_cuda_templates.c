@@ -28,8 +28,9 @@ static const struct model_shape shapes[] = {
     {ARCH_QWEN3, 28, 2048, 16, 8, 128, 6144, 151936, 0, 0, 0, 0, 0, {0}}, /* Qwen3-1.7B */
     {ARCH_QWEN3, 36, 2560, 32, 8, 128, 9728, 151936, 0, 0, 0, 0, 0, {0}}, /* Qwen3-4B */
     {ARCH_QWEN2, 28, 1536, 12, 2, 128, 8960, 151936, 0, 0, 0, 0, 0, {0}}, /* Qwen2.5-1.5B */
+    {ARCH_QWEN3, 28, 1024, 16, 8, 128, 3072, 151936, 0, 0, 0, 0, 0, {0}}, /* Qwen3-0.6B, M = 1 */
 };
-enum { SMS = 132 };
+enum { SMS = 132, NARROW_ONLY = 3, ONE_ONLY = 4 /* from these shapes on */ };
 
 /* ---- what a cubin needs -------------------------------------------------------------------- */
 
@@ -170,7 +171,8 @@ static void try_template(const struct template *t, int spread, uint32_t *z)
         for (size_t m = 0; m < sizeof ms / sizeof *ms; m++) {
             f = cuda_facts_in(&shapes[s], t->region, ms[m], SMS, cuda_type(t, ms[m], types++));
             bool turn = (s + m + (size_t)template_index(t)) % 2 == 0;
-            if (ms[m] < t->m_min || ms[m] > t->m_max || (ms[m] >= 32 && s >= 3))
+            if (ms[m] < t->m_min || ms[m] > t->m_max || (ms[m] >= 32 && s >= NARROW_ONLY) ||
+                (ms[m] > 1 && s >= ONE_ONLY))
                 continue;
             if (spread > 1 || ms[m] == 1 || ms[m] > 32 || turn)
                 try_start(t, &f);
@@ -178,7 +180,7 @@ static void try_template(const struct template *t, int spread, uint32_t *z)
         f.M_MAX = t->m_min == 1 ? 1 : t->m_min > 8 ? 256 : 8;
         if (spread > 2 && s == 1)
             try_values(t, &f);
-        for (int i = 0; i < spread; i++) {
+        for (int i = 0; i < spread && s < ONE_ONLY; i++) {
             *z = *z * 1664525u + 1013904223u;
             int m = t->m_min + (int)((*z >> 16) % (uint32_t)(t->m_max - t->m_min + 1));
             f = cuda_facts_in(&shapes[s], t->region, m, SMS, cuda_type(t, m, types++));

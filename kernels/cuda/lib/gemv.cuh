@@ -54,14 +54,19 @@ enum {
     AT_ONCE = XREGS || STEPS <= 4 ? STEPS : 1, /* unrolled */
 #if FRAGMENTS
     HALVES = int_shape<WTYPE>::HALVES,
-    PER_TILE = M < 4 / HALVES ? power_of_two(M) : 4 / HALVES, /* tokens of a product */
-    ABREAST = 4 / (PER_TILE * HALVES),                        /* strips of it */
+    FLOATS = WTYPE == DTYPE_F8,            /* bricks_half.cuh, not bricks_digits.cuh */
+    MOST_TOKENS = FLOATS ? 8 : 4 / HALVES, /* of a product */
+    PER_TILE = M < MOST_TOKENS ? power_of_two(M) : MOST_TOKENS,
+    ABREAST = FLOATS ? 1 : 4 / (PER_TILE * HALVES), /* strips of it */
     NT = (M + PER_TILE - 1) / PER_TILE,
-    SUMS = ROWS / 16 * NT * 2, /* of a lane */
+    COLUMNS = FLOATS && M > 1 ? 2 : 1, /* tokens of a lane in a product */
+    BAND_SUMS = NT * 2 * COLUMNS,      /* sums of a lane for 16 rows */
+    SUMS = ROWS / 16 * BAND_SUMS,
+    UNITS = KX / (FLOATS ? 256 : 32), /* parts of a token that have a unit each */
     SAYS = HALVES == 2                ? 4
            : int_shape<WTYPE>::OFFSET ? 2
-                                      : 1, /* floats of a strip and token */
-    SMEM_X = (M * KX * 2 + 256 + KX / 32 * M * (SAYS + HAS_NORM) * 4 + 15) / 16 * 16 +
+                                      : 1, /* floats of a unit and token */
+    SMEM_X = (M * KX * 2 + 256 + UNITS * M * (SAYS + HAS_NORM) * 4 + 15) / 16 * 16 +
              (HAS_NORM ? K * 4 : 0)
 #else
     SUMS = ROWS * M,

@@ -234,6 +234,77 @@ static void a_step_that_fails_says_whether_the_device_is_lost(void **state)
     assert_null(b.inflight[1].step);
 }
 
+/* A backend whose first cell has a graph of eager kernels and one with `other` beside them. */
+static struct variant *two_graphs(struct backend *b, const struct kernel *other,
+                                  struct kernel_choice choice[2])
+{
+    struct variant *v = b->cell[m_bucket_of(1)][context_bucket_of(256)].variant;
+    pthread_mutex_init(&b->builder.lock, NULL);
+    pthread_cond_init(&b->builder.wake, NULL);
+    for (int i = 0; i < 2; i++) {
+        choice[i] = (struct kernel_choice){.m = 1, .rows = 1, .context = 256, .decode = true};
+        for (int r = 0; r < REGION_COUNT; r++)
+            choice[i].kernel[r] = &b->eager[r];
+        if (i == 1)
+            choice[i].kernel[other->region] = other;
+        v[i].choice = choice[i];
+        v[i].exec = (cudaGraphExec_t)(void *)&v[i]; /* nobody launches it */
+        v[i].launches[REGION_ATTN] = i + 1;
+    }
+    return v;
+}
+
+static void a_graphs_time_is_split_as_a_step_of_its_own_kernels_was(void **state)
+{
+    static struct backend b = {.model = &model};
+    static const double eager[REGION_COUNT] = {[REGION_MLP_IN] = 0.75, [REGION_HEAD] = 0.25},
+                        other[REGION_COUNT] = {[REGION_MLP_IN] = 0.5, [REGION_HEAD] = 0.5};
+    struct loaded l = {.number = 1};
+    struct kernel fast = {.region = REGION_MLP_IN, .m_max = 4, .backend = &l};
+    struct step s = {.m = 1, .rows = 1, .spans = 1, .context = 200};
+    struct kernel_choice choice[2];
+    struct inflight f[2] = {{0}};
+    (void)state;
+    struct variant *v = two_graphs(&b, &fast, choice);
+    f[0].choice = choice[0], f[1].choice = choice[1];
+    graph_timed(&b, &choice[1], other);
+    assert_ptr_equal(graph_for(&b, &s, &f[0], false), &v[0]);
+    assert_memory_equal(f[0].share, other, sizeof other); /* the cell knows no better */
+    graph_timed(&b, &choice[0], eager);
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 2; k++) {
+            assert_ptr_equal(graph_for(&b, &s, &f[k], false), &v[k]);
+            assert_memory_equal(f[k].share, k ? other : eager, sizeof other);
+            assert_int_equal(f[k].launches[REGION_ATTN], k + 1);
+        }
+}
+
+static void each_graph_has_its_own_steps_that_are_timed(void **state)
+{
+    static struct backend b = {.model = &model};
+    struct loaded l[2] = {{.number = 1}, {.number = 2}};
+    struct kernel fast = {.region = REGION_MLP_IN, .m_max = 4, .backend = &l[0]}, newer = fast;
+    struct step s = {.m = 1, .rows = 1, .spans = 1, .context = 200};
+    struct kernel_choice choice[2];
+    struct inflight f = {0};
+    (void)state;
+    struct variant *v = two_graphs(&b, &fast, choice);
+    newer.backend = &l[1];
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < 2 * TIMED_EVERY; i++) {
+            f.choice = choice[k];
+            assert_non_null(graph_for(&b, &s, &f, true)); /* a canary's step never is */
+            assert_int_equal(graph_for(&b, &s, &f, false) == NULL, i % TIMED_EVERY == TIMED_AT);
+        }
+    v[0].steps = v[1].steps = TIMED_AT;
+    f.choice.kernel[REGION_MLP_IN] = &newer; /* its graph is not there yet, and fast's stands in */
+    v[0].exec = NULL;
+    assert_ptr_equal(graph_for(&b, &s, &f, false), &v[1]);
+    assert_int_equal(v[1].steps, TIMED_AT);
+    f.hooked = true;
+    assert_null(graph_for(&b, &s, &f, false));
+}
+
 static void a_third_step_is_refused(void **state)
 {
     (void)state;
@@ -255,6 +326,8 @@ int main(void)
         cmocka_unit_test(a_step_beyond_the_limits_is_refused_by_name),
         cmocka_unit_test(a_token_may_be_a_row_of_the_step_under_way_and_of_no_other),
         cmocka_unit_test(a_step_that_fails_says_whether_the_device_is_lost),
+        cmocka_unit_test(a_graphs_time_is_split_as_a_step_of_its_own_kernels_was),
+        cmocka_unit_test(each_graph_has_its_own_steps_that_are_timed),
         cmocka_unit_test(a_third_step_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

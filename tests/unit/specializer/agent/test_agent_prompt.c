@@ -10,10 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/isa.h"
+#include "specializer/agent/agent_header.h"
 #include "specializer/agent/agent_prompt.h"
 #include "specializer/agent/agent_reply.h"
 #include "specializer/agent_view.h"
+#include "specializer/candidate/hash.h"
 #include "specializer/candidate/template.h"
 #include "tests/unit/specializer/shapes.h"
 
@@ -67,6 +68,34 @@ static void every_contract_names_its_arguments_and_shapes(void **state)
         v.numerics = NUMERICS_BIT_EQUAL;
         text = agent_prompt_system(&v, &err);
         assert_non_null(strstr(text, "very bits"));
+        free(text);
+    }
+}
+
+/* Of a helper's text for several processors a model reads what its own kernel is compiled with. */
+static void helpers_are_those_of_the_instruction_set(void **state)
+{
+    (void)state;
+    enum { AVX2 = 1, VNNI = 3, NEON = 5 };
+    static const struct {
+        int32_t isa;
+        const char *there, *not_there[2];
+    } said[] = {{AVX2, "float f[16];", {"vcltq_s32", "_mm512_cmplt_epi32_mask"}},
+                {VNNI, "_mm512_cmplt_epi32_mask", {"vcltq_s32", "float f[16];"}},
+                {NEON, "vcltq_s32", {"_mm512_cmplt_epi32_mask", "float f[16];"}}};
+    struct facts f = facts_of(REGION_ATTN);
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+        struct agent_view v = view_of(&f);
+        struct err err = {""};
+        v.isa = said[i].isa;
+        char *text = agent_prompt_system(&v, &err);
+        assert_non_null(strstr(text, said[i].there));
+        for (int k = 0; k < 2; k++)
+            assert_null(strstr(text, said[i].not_there[k]));
+        assert_null(strstr(text, "\n#if"));
+        assert_null(strstr(text, "\n#el"));
+        assert_null(strstr(text, "\n#endif"));
+        assert_non_null(strstr(text, "INLINE vf keep_lanes(")); /* what has no condition stays */
         free(text);
     }
 }
@@ -153,7 +182,7 @@ static void each_task_is_told_of_the_texts_that_help_with_it(void **state)
     t.node[now].reason = strdup("probe: row 0");
     add_text(&other, -1, AGENT_MEASURED, 0.5, "other seed");
     add_text(&other, 0, AGENT_MEASURED, 1.9, "kin");
-    const struct agent_kin kin = {"mlp_out/m1", &other};
+    const struct agent_kin kin = {"mlp_out/m1", &other, f.WTYPE};
     v.kin = &kin;
     v.kins = 1;
     v.serving = "`mlp_in ISA=3`: 2.310";
@@ -193,6 +222,56 @@ static void each_task_is_told_of_the_texts_that_help_with_it(void **state)
     tree_free(&fresh);
 }
 
+/* A text of the same region, or over the same format, serves a fresh slot more than the fastest of
+ * all; attention has no weights, so that no product's text is shown for it. */
+static void the_nearest_text_of_another_slot_is_shown(void **state)
+{
+    (void)state;
+    struct agent_tree fresh = {0}, tree[4] = {0};
+    static const char *const slot[] = {"head/m8", "mlp_out/m8", "mlp_in/m1", "attn/m1/c512"};
+    static const double speed[] = {2.9, 2.0, 1.5, 3.5};
+    struct agent_kin kin[4];
+    struct err err = {""};
+    add_text(&fresh, -1, AGENT_MEASURED, 0.5, "seed");
+    for (int i = 0; i < 4; i++) {
+        add_text(&tree[i], -1, AGENT_MEASURED, 0.5, "seed");
+        add_text(&tree[i], 0, AGENT_MEASURED, speed[i], slot[i]);
+        kin[i] = (struct agent_kin){slot[i], &tree[i],
+                                    i == 0   ? DTYPE_Q8_0
+                                    : i == 3 ? -1
+                                             : DTYPE_Q4_1};
+    }
+    static const struct {
+        const char *slot;
+        enum region region;
+        int kins;
+        const char *shown, *first; /* whole; at the head of what was learned. NULL: no text */
+    } row[] = {{"mlp_in/m8", REGION_MLP_IN, 4, "mlp_in/m1", "mlp_in/m1"},
+               {"mlp_in/m8", REGION_MLP_IN, 2, "mlp_out/m8", "mlp_out/m8"},
+               {"mlp_in/m8", REGION_MLP_IN, 1, NULL, "head/m8"},
+               {"head/m1", REGION_HEAD, 2, "mlp_out/m8", "mlp_out/m8"},
+               {"attn/m8/c512", REGION_ATTN, 4, "attn/m1/c512", "attn/m1/c512"},
+               {"attn/m8/c512", REGION_ATTN, 3, NULL, "head/m8"}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        struct facts f = facts_of(row[i].region);
+        struct agent_view v = view_of(&f);
+        char text[80];
+        v.slot = row[i].slot;
+        v.kin = kin;
+        v.kins = row[i].kins;
+        char *plan = agent_prompt_plan(&v, &fresh, 0, &err);
+        snprintf(text, sizeof text, "The best text of another slot, `%s`",
+                 row[i].shown ? row[i].shown : "");
+        assert_true((strstr(plan, text) != NULL) == (row[i].shown != NULL));
+        snprintf(text, sizeof text, "What texts of other slots came to:\n- `%s`", row[i].first);
+        assert_non_null(strstr(plan, text));
+        free(plan);
+    }
+    tree_free(&fresh);
+    for (int i = 0; i < 4; i++)
+        tree_free(&tree[i]);
+}
+
 static void a_prompt_with_a_name_that_nobody_knows_is_an_error(void **state)
 {
     (void)state;
@@ -205,34 +284,111 @@ static void a_prompt_with_a_name_that_nobody_knows_is_an_error(void **state)
     assert_int_equal(strlen(hash), 16);
 }
 
+/* Whoever reads evidence goes by a contract's version, so no text of one changes without it: raise
+ * it, say what is new in CHANGELOG.md, and pin the new text here. */
+static void a_contract_changes_with_its_version(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file, *version, *hash;
+    } pinned[] = {{"contract_cpu.md", "Contract, version 4.\n", "8532fc5d94d93340"},
+                  {"contract_cuda.md", "Contract, version 4.\n", "851629fded4910b1"}};
+    const char *root = getenv("WHET_SOURCE_ROOT");
+    for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++) {
+        char path[512], text[16384], hash[17];
+        snprintf(path, sizeof path, "%s/specializer/prompts/%s", root ? root : ".", pinned[i].file);
+        FILE *f = fopen(path, "r");
+        assert_non_null(f);
+        text[fread(text, 1, sizeof text - 1, f)] = '\0';
+        fclose(f);
+        const char *line = strchr(text, '\n');
+        assert_non_null(line);
+        assert_memory_equal(line + 1 - strlen(pinned[i].version), pinned[i].version,
+                            strlen(pinned[i].version));
+        hash_hex(hash_text(HASH_START, text), hash);
+        assert_string_equal(hash, pinned[i].hash);
+    }
+}
+
+static void sources_are_shown_as_they_are_compiled(void **state)
+{
+    (void)state;
+    static const char text[] = "/* SPDX-License-Identifier: Apache-2.0 */\n"
+                               "/* x.h - what it is. */\n"
+                               "#ifndef WHET_X_H\n#define WHET_X_H\n#include \"y.h\"\n"
+                               "#if ISA >= ISA_NEON\nneon;\n#if APART\nneon apart;\n#endif\n"
+                               "#elif ISA == ISA_AMX || ISA == ISA_VNNI /* integers */\nintegers;\n"
+                               "#if APART\napart;\n#else\ntogether;\n#endif\n"
+                               "#elif ISA >= ISA_AVX2\nlanes;\n"
+                               "#else\nplain;\n#endif\n"
+                               "#if ISA >= ISA_AVX512 && ISA < ISA_NEON\nwide;\n#endif\n"
+                               "end;\n#endif\n";
+    static const struct {
+        int32_t isa;
+        const char *shown;
+    } row[] = {{0, "/* x.h - what it is. */\nplain;\nend;\n"},
+               {1, "/* x.h - what it is. */\nlanes;\nend;\n"},
+               {2, "/* x.h - what it is. */\nlanes;\nwide;\nend;\n"},
+               {3, "/* x.h - what it is. */\nintegers;\n#if APART\napart;\n#else\ntogether;\n"
+                   "#endif\nwide;\nend;\n"},
+               {6, "/* x.h - what it is. */\nneon;\n#if APART\nneon apart;\n#endif\nend;\n"}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        char *shown = agent_header(text, row[i].isa);
+        assert_string_equal(shown, row[i].shown);
+        free(shown);
+    }
+    char *all = agent_header(text, -1); /* of a GPU: nothing is known of ISA */
+    assert_non_null(strstr(all, "#if ISA >= ISA_NEON\nneon;\n#if APART\n"));
+    assert_non_null(
+        strstr(all, "#else\nplain;\n#endif\n#if ISA >= ISA_AVX512 && ISA < ISA_NEON\n"));
+    free(all);
+}
+
 static void the_source_of_what_serves_is_shown_whatever_its_size(void **state)
 {
     (void)state;
-    enum { MOST = 34 * 1024 };
+    enum { MOST = 42 * 1024, VNNI = 3, AMX = 4, NEON = 5 };
     for (int i = 0; i < template_count(); i++) {
         const struct template *t = template_at(i);
         if (t->library)
             continue;
-        char *text = agent_template_text(t);
-        assert_non_null(strstr(text, template_source(t)));
-        assert_in_range(strlen(text), strlen(template_source(t)), MOST);
-        if (!isa_facts()->HAS_NEON)
-            assert_null(strstr(text, "/* ---- cpu/lib/neon"));
-        free(text);
+        const int32_t isa[] = {t->machine == MACHINE_CPU ? VNNI : -1, NEON};
+        for (int k = 0; k < (t->machine == MACHINE_CPU ? 2 : 1); k++) {
+            char *text = agent_template_text(t, isa[k]);
+            char *source = agent_header(template_source(t), isa[k]);
+            assert_non_null(strstr(text, source));
+            assert_in_range(strlen(text), strlen(source), MOST);
+            if (isa[k] >= 0)
+                assert_null(strstr(text, "\n#if ISA"));
+            assert_true(isa[k] == NEON || !strstr(text, "/* ---- cpu/lib/neon"));
+            assert_null(strstr(text, "/* ---- cpu/lib/amx"));
+            free(source);
+            free(text);
+        }
     }
+    char *text = agent_template_text(template_find("mlp_in_wide"), AMX);
+    assert_true(strstr(text, "/* ---- cpu/lib/amx") || strstr(text, "cpu/lib/amx.h"));
+    free(text);
 }
 
-static void a_template_of_few_tokens_is_shown_with_all_its_headers(void **state)
+/* What has to be beaten is loops, so the header that they are in comes before all others. */
+static void loops_of_a_template_are_never_left_out(void **state)
 {
     (void)state;
-    char *text = agent_template_text(template_find("mlp_in"));
-    assert_non_null(strstr(text, "/* ---- cpu/lib/linear.h */"));
-    assert_non_null(strstr(text, "/* ---- cpu/lib/digits.h */"));
-    assert_null(strstr(text, "left out"));
-    free(text);
-    text = agent_template_text(template_find("mlp_in_wide"));
-    assert_non_null(strstr(text, "/* ---- left out, too long: "));
-    free(text);
+    enum { VNNI = 3 };
+    static const struct {
+        const char *template, *header[4];
+    } row[] = {{"mlp_in", {"linear", "digits"}},
+               {"mlp_in_wide", {"wide", "wide_tiles", "wide_digits", "wide_floats"}},
+               {"attn_in_wide", {"wide", "wide_tiles", "wide_digits", "wide_floats"}}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        char *text = agent_template_text(template_find(row[i].template), VNNI), name[80];
+        for (int k = 0; k < 4 && row[i].header[k]; k++) {
+            snprintf(name, sizeof name, "/* ---- cpu/lib/%s.h */", row[i].header[k]);
+            assert_non_null(strstr(text, name));
+        }
+        free(text);
+    }
 }
 
 static void a_plan_is_read_strictly(void **state)
@@ -305,11 +461,15 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_contract_names_its_arguments_and_shapes),
+        cmocka_unit_test(helpers_are_those_of_the_instruction_set),
         cmocka_unit_test(tasks_carry_leaders_dead_ends_and_the_words_of_a_refusal),
         cmocka_unit_test(each_task_is_told_of_the_texts_that_help_with_it),
+        cmocka_unit_test(the_nearest_text_of_another_slot_is_shown),
         cmocka_unit_test(a_prompt_with_a_name_that_nobody_knows_is_an_error),
+        cmocka_unit_test(a_contract_changes_with_its_version),
+        cmocka_unit_test(sources_are_shown_as_they_are_compiled),
         cmocka_unit_test(the_source_of_what_serves_is_shown_whatever_its_size),
-        cmocka_unit_test(a_template_of_few_tokens_is_shown_with_all_its_headers),
+        cmocka_unit_test(loops_of_a_template_are_never_left_out),
         cmocka_unit_test(a_plan_is_read_strictly),
         cmocka_unit_test(a_text_is_one_block_or_the_whole_reply),
     };
