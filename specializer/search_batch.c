@@ -366,20 +366,35 @@ static bool leads(const struct slot_search *p, const struct candidate *c)
                    f->evidence.bench.low < c->evidence.bench.low));
 }
 
+/* Who is benched next. In an opening the shortest bench goes first: that of the head takes slices
+ * that are seconds apart, in which the others, and live steps with them, would wait. */
+static struct trial *next_ready(struct specializer *s)
+{
+    struct search_batch *r = &s->batch;
+    struct trial *next = NULL;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < r->n; i++) {
+        struct trial *t = &r->trial[i];
+        if (pipeline_ready(&r->pipeline, t) &&
+            (!next ||
+             (r->opening && t->slot_search->locked.run_s < next->slot_search->locked.run_s)))
+            next = t;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return next;
+}
+
 bool search_batch_bench(struct specializer *s)
 {
     struct search_batch *r = &s->batch;
-    for (int i = 0; i < r->n; i++) {
-        struct trial *t = &r->trial[i];
-        if (!pipeline_ready(&r->pipeline, t))
-            continue;
-        pipeline_block(&r->pipeline, t);
-        if (t->c && pipeline_over(&r->pipeline, t) &&
-            (r->opening ? !t->slot_search->promoted.c : leads(t->slot_search, t->c)))
-            promote(t->slot_search, t);
-        return true;
-    }
-    return false;
+    struct trial *t = next_ready(s);
+    if (!t)
+        return false;
+    pipeline_block(&r->pipeline, t);
+    if (t->c && pipeline_over(&r->pipeline, t) &&
+        (r->opening ? !t->slot_search->promoted.c : leads(t->slot_search, t->c)))
+        promote(t->slot_search, t);
+    return true;
 }
 
 bool search_batch_over(const struct specializer *s)

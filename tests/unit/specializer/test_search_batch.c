@@ -52,11 +52,36 @@ static void a_promoted_candidate_that_live_steps_have_seen_stays(void **state)
     assert_false(leads(&p, &faster)); /* gains over two kernels do not compare */
 }
 
+static void the_shortest_bench_of_an_opening_goes_first(void **state)
+{
+    (void)state;
+    static struct candidate c[3];
+    struct slot_search head = {.locked.run_s = 0.003}, out = {.locked.run_s = 0.00003},
+                       unprobed = {.locked.run_s = 0.00001};
+    static struct specializer s;
+    pthread_mutex_init(&s.lock, NULL);
+    s.batch =
+        (struct search_batch){.n = 3,
+                              .pipeline.last = STAGE_BENCH,
+                              .trial = {{.c = &c[0], .at = STAGE_PROBE, .slot_search = &unprobed},
+                                        {.c = &c[1], .at = STAGE_LOAD, .slot_search = &head},
+                                        {.c = &c[2], .at = STAGE_LOAD, .slot_search = &out}}};
+    assert_ptr_equal(next_ready(&s), &s.batch.trial[1]); /* those of one slot: as they came */
+    s.batch.opening = true;
+    assert_ptr_equal(next_ready(&s), &s.batch.trial[2]);
+    s.batch.trial[2].c = NULL;
+    assert_ptr_equal(next_ready(&s), &s.batch.trial[1]);
+    s.batch.trial[1].c = NULL;
+    assert_null(next_ready(&s));
+    pthread_mutex_destroy(&s.lock);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_clear_gain_does_not_wait_but_gives_way_to_a_clearer_one),
         cmocka_unit_test(a_promoted_candidate_that_live_steps_have_seen_stays),
+        cmocka_unit_test(the_shortest_bench_of_an_opening_goes_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
