@@ -92,7 +92,8 @@ CHILD_CODE static void child_limit(int resource, int64_t value)
 /* Leaves the child the upper half of the cores. A core whose compute thread sleeps would take over
  * a thread that is queued on another core, behind a request for instance; it does not while it has
  * a task of its own, of however low a priority. With a child on every core that was a tenth of the
- * 99th percentile of the time between tokens, on two cores. */
+ * 99th percentile of the time between tokens, on two cores. Compute threads that keep to their
+ * cores are not moved anyhow: then children may run on all of them (PROCESS_IDLE_ANYWHERE). */
 CHILD_CODE static void child_cores(void)
 {
     unsigned long set[CORES_MAX / 64];
@@ -114,10 +115,10 @@ CHILD_CODE static void child_priority(enum process_priority priority)
         return;
     setpriority(PRIO_PROCESS, 0, 19);
     struct sched_param none = {0};
-    if (priority == PROCESS_IDLE) {
+    if (priority != PROCESS_LOW)
         sched_setscheduler(0, SCHED_IDLE, &none);
+    if (priority == PROCESS_IDLE)
         child_cores();
-    }
     /* Should memory run out, the kernel is to take the child, not the server. */
     int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
     if (fd >= 0 && write(fd, "1000", 4) < 0)

@@ -21,6 +21,7 @@ enum process_priority {
     PROCESS_NORMAL,
     PROCESS_LOW,  /* nice 19 */
     PROCESS_IDLE, /* SCHED_IDLE, on half of the cores: runs when nothing else wants the core */
+    PROCESS_IDLE_ANYWHERE, /* on all of them */
 };
 
 struct process_spec {

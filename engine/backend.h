@@ -35,6 +35,7 @@ struct backend_options {
                                threads are taken from it */
     bool huge_pages;        /* cpu: copy the weights into huge pages if a quarter of free memory
                                holds them */
+    bool pin_threads;       /* cpu: a thread for every core keeps to its core */
     struct collective *collective; /* NULL, or how the ranks of the model, of which `m` is a part,
                                       put their results together; outlives the backend */
 };
@@ -181,6 +182,9 @@ struct backend_ops {
     const struct kernel *(*eager)(struct backend *b, enum region r);
     /* Optional: the eager kernel of a span of regions. Without it steps run no spans. */
     const struct kernel *(*span)(struct backend *b, enum region r);
+    /* Optional, engine thread, once, before its first step: everything is open, and it starts no
+     * thread and no process any more. */
+    void (*settle)(struct backend *b);
     /* Once, after open: the table that steps read. */
     void (*set_dispatch)(struct backend *b, struct dispatch *d);
 

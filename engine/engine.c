@@ -126,6 +126,8 @@ static void *engine_main(void *arg)
         atomic_store(&e->state, ENGINE_FAILED);
     } else {
         engine_say(e, 1, "ready");
+        if (e->ops->settle)
+            e->ops->settle(e->backend);
         engine_open_meters(e);
         atomic_store(&e->state, ENGINE_READY);
         serve(e);
@@ -156,6 +158,7 @@ void engine_take_options(struct engine_options *o, const struct config *c)
     o->pack_bytes = c->specializer_pack_mib * 1048576;
     o->probes = c->specializer_enabled;
     o->huge_pages = c->engine_huge_pages;
+    o->pin_threads = c->engine_pin_threads;
     o->bit_equal = c->specializer_numerics && strcmp(c->specializer_numerics, "bit_equal") == 0;
     o->texts = c->specializer_enabled && strcmp(c->specializer_agentic, "on") == 0;
     o->seed = (uint64_t)c->engine_seed;

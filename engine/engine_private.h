@@ -29,6 +29,8 @@ struct slice_meter {
     uint64_t at_step; /* of the last slice */
     int64_t step_ns;  /* what the last step took */
     bool small;       /* the slice that is due may take the share of that at most */
+    bool overran;     /* the last one was small and took twice that: a single run is longer, and no
+                         small ones are lent before the next that is far from it */
 };
 /* Slices of one length, whenever they were earned. */
 void slice_meter_init(struct slice_meter *m, double share, int64_t slice_ns, int64_t now);
@@ -82,7 +84,7 @@ struct engine_options {
     int64_t pack_bytes;
     bool probes; /* a specializer may run probes */
     char *device_weights;
-    bool huge_pages, texts;
+    bool huge_pages, pin_threads, texts;
     bool bit_equal; /* kernels produce eager's bits */
     uint64_t seed;
     struct scheduler_limits limits;

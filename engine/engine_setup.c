@@ -240,7 +240,8 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
                                 .pack_bytes = o->pack_bytes,
                                 .probes = o->probes,
                                 .texts = o->texts,
-                                .huge_pages = o->huge_pages};
+                                .huge_pages = o->huge_pages,
+                                .pin_threads = o->pin_threads};
     if (open_backend(e, &b, err))
         return -1;
     int32_t pages = b.kv_pages;

@@ -124,6 +124,7 @@ struct machine {
     int32_t weight_element;   /* bytes of a weight in a format that it does not keep; 0: it keeps
                                  all */
     enum machine_kind kind;
+    bool pinned; /* compute threads keep to cores of their own, which are all that there are */
     const struct cpu_facts *cpu; /* what a language model is told besides (cpu_facts.h), or NULL */
     /* MACHINE_CUDA: */
     int32_t sms;                                   /* multiprocessors */

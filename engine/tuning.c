@@ -14,10 +14,11 @@
  * with a look at the inbox after each: a request waits for one slice at most.
  *
  * Compilers and probes, which run at idle priority, would never get a turn beside a busy CPU. So
- * while the specializer says that they starve, some time is spent asleep (yield windows, each a
- * tenth of a step at most): half of the share, and in an opening, which has much to win and is soon
- * over, more. The engine does so by itself: were every yield window asked for, most of the share
- * would be lost while the thread that asks waits for a core of its own.
+ * while the specializer says that they starve, some time is spent asleep (yield windows): half of
+ * the share, and in an opening, which has much to win and is soon over, more. Every step is late by
+ * that share of itself: longer windows before some steps would be what the 99th percentile sees.
+ * The engine does so by itself: were every yield window asked for, most of the share would be lost
+ * while the thread that asks waits for a core of its own.
  *
  * With steps started ahead (engine_step.c) a slice waits until none is under way, so what it times
  * has the device to itself. A step that counts for a canary is landed before the canary changes.
@@ -38,8 +39,7 @@ enum {
     SAVED = 40, /* longest slices that a spread meter saves up for */
     /* A window: every step late by a little, none by much. */
     WINDOW_MOST_NS = 1000000,
-    WINDOW_LEAST_NS = 100000,
-    WINDOW_OF_STEP = 10
+    WINDOW_LEAST_NS = 200000
 };
 
 /* ---- the meter ----------------------------------------------------------------------------- */
@@ -58,13 +58,13 @@ void slice_meter_spread(struct slice_meter *m, uint64_t apart, int64_t most_ns)
 
 bool slice_meter_due(struct slice_meter *m, int64_t now, uint64_t step)
 {
-    double room = m->apart > 0 ? SAVED * (double)m->most_ns : (double)m->slice_ns;
+    double room = (m->apart > 0 ? SAVED : 1) * (double)m->most_ns;
     m->credit_ns += m->share * (double)(now - m->at_ns);
     m->at_ns = now;
     if (m->credit_ns > room)
         m->credit_ns = room;
     bool far = step - m->at_step >= m->apart;
-    m->small = !far && m->share * (double)m->step_ns >= (double)m->slice_ns;
+    m->small = !far && !m->overran && m->share * (double)m->step_ns >= (double)m->slice_ns;
     return m->share > 0 && m->credit_ns >= (double)m->slice_ns && (far || m->small);
 }
 
@@ -78,6 +78,7 @@ int64_t slice_meter_budget(const struct slice_meter *m)
 
 void slice_meter_spend(struct slice_meter *m, int64_t ns, uint64_t step)
 {
+    m->overran = m->small && (double)ns > 2 * m->share * (double)m->step_ns;
     m->credit_ns -= (double)ns;
     m->at_step = step;
 }
@@ -97,10 +98,11 @@ void engine_open_meters(struct engine *e)
 
 void engine_meter_step(struct engine *e, int64_t ns)
 {
-    int64_t window = ns / WINDOW_OF_STEP;
+    int64_t window = (int64_t)(atomic_load(&e->yield_windows) * (double)ns);
     e->meter.step_ns = e->ops->short_steps ? 0 : ns;
     window = window < WINDOW_MOST_NS ? window : WINDOW_MOST_NS;
-    e->windows.slice_ns = e->windows.most_ns = window > WINDOW_LEAST_NS ? window : WINDOW_LEAST_NS;
+    e->windows.most_ns = window > WINDOW_LEAST_NS ? window : WINDOW_LEAST_NS;
+    e->windows.slice_ns = e->windows.most_ns / 2; /* the step may have been shorter than the last */
 }
 
 /* What may be lent between two steps: LEND_SLICE if one waits and may run, else a window if

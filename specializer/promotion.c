@@ -10,6 +10,8 @@
  * does not pass is halved until it passes or is one candidate, whose verdict is its own: one bad
  * kernel in a set of n costs about log2(n) canaries more and takes no other with it.
  */
+#include <math.h>
+
 #include "config/clock.h"
 #include "config/log.h"
 #include "specializer/fleet_set.h"
@@ -25,6 +27,8 @@
 /* How long a candidate rests that live steps could not decide, and how often they may try it. */
 #define RETRY_AFTER_S 20.0
 enum { RETRIES_MOST = 3 };
+/* A gain of whole steps that some thirty steps show. */
+#define CLEAR_STEP_GAIN 0.04
 
 static int64_t after(double seconds)
 {
@@ -323,12 +327,35 @@ static int waiting(struct specializer *s, struct slot_search *p[OVERRIDES_MOST])
     return n;
 }
 
+/* What the benches of those p[n] promise for a whole step. */
+static double promised(struct specializer *s, struct slot_search *const *p, int n)
+{
+    double sum = 0;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < n; i++) {
+        double gain = p[i]->promoted.c->evidence.bench.mean;
+        sum += p[i]->locked.share * gain / (1 + fmax(gain, 0));
+    }
+    pthread_mutex_unlock(&s->lock);
+    return sum;
+}
+
+/* A small gain takes hundreds of steps to show, in which the next candidates of an opening, built
+ * and probed, would stand still. Together with theirs it shows at once. */
+static bool waits_for_company(struct specializer *s, struct slot_search *const *p, int n)
+{
+    return n > 0 && n < OVERRIDES_MOST && s->batch.opening && !search_batch_over(s) &&
+           promised(s, p, n) < CLEAR_STEP_GAIN;
+}
+
 bool promotions_try(struct specializer *s)
 {
-    struct slot_search *p[OVERRIDES_MOST];
+    struct slot_search *p[OVERRIDES_MOST] = {NULL};
     if (fleet_set_gathers(s))
         return false;
     int n = waiting(s, p);
+    if (waits_for_company(s, p, n))
+        return false;
     if (n == 1)
         promotion_try(s, p[0]);
     for (int i = 0; n > 1 && i < n; i++)

@@ -247,7 +247,7 @@ static enum stage_result enter(struct pipeline *p, struct trial *t)
                                   target_of(s->env.machine->kind)->decodes_most, 1);
         t->bench.against = t->c->slot->eager;
         t->bench.input = r->input;
-        t->bench.quick = true;
+        t->bench.kind = BENCH_QUICK;
     }
     return STAGE_RUNNING;
 }

@@ -187,14 +187,15 @@ bool search_batch_may_build(struct specializer *s)
     return s->hour_builds < s->config->specializer_builds_per_hour;
 }
 
-/* Children run on half of the cores. In an opening no more are started than have one each, those of
- * the first slots first: a second one would only make the first take longer. */
+/* Children run on half of the cores, or on all where compute threads keep to theirs. In an opening
+ * no more are started than have one each, those of the first slots first: one more would only make
+ * the first take longer. */
 static bool has_core(const struct specializer *s)
 {
     const struct pipeline *p = &s->batch.pipeline;
     int running = p->children[STAGE_BUILD] + p->children[STAGE_PROBE];
-    int half = machine_threads(s->config) / 2;
-    return !s->batch.opening || running < (half > 1 ? half : 1);
+    int cores = machine_threads(s->config) / (s->env.machine->pinned ? 1 : 2);
+    return !s->batch.opening || running < (cores > 1 ? cores : 1);
 }
 
 /* In an opening the probe tries the whole model too, unless a process of its own probes. */
@@ -206,8 +207,9 @@ static bool probes_whole(const struct specializer *s)
 static bool room(const struct pipeline *p, enum stage stage)
 {
     const struct specializer *s = p->ctx;
-    return has_core(s) &&
-           p->children[stage] < (stage == STAGE_BUILD ? s->config->specializer_build_jobs : 1);
+    if (stage == STAGE_BUILD && p->children[stage] >= s->config->specializer_build_jobs)
+        return false;
+    return has_core(s) && (stage == STAGE_BUILD || s->batch.opening || p->children[stage] == 0);
 }
 
 static enum stage_result enter_build(struct specializer *s, struct trial *t)
@@ -236,6 +238,7 @@ static enum stage_result enter(struct pipeline *p, struct trial *t)
         t->bench.base = 1 + of->locked.gain_eager;
         pthread_mutex_unlock(&s->lock);
         t->bench.input = of->input[0];
+        t->bench.kind = s->batch.opening ? BENCH_OPENING : BENCH_FULL;
     }
     return STAGE_RUNNING;
 }

@@ -199,6 +199,16 @@ static struct backend *cpu_open(const struct model *m, const struct backend_opti
     return b;
 }
 
+/* Where each core has one rank. With fewer ranks than cores any two programs could choose the same
+ * ones, and the scheduler knows better. */
+static void cpu_settle(struct backend *b)
+{
+    b->machine.pinned =
+        b->options.pin_threads && pool_size(b->pool) > 1 && pool_size(b->pool) == pool_cores();
+    if (b->machine.pinned)
+        pool_pin(b->pool);
+}
+
 static const struct machine *cpu_machine(struct backend *b)
 {
     return &b->machine;
@@ -226,6 +236,7 @@ const struct backend_ops backend_cpu = {
     .machine = cpu_machine,
     .eager = cpu_eager,
     .span = cpu_eager,
+    .settle = cpu_settle,
     .set_dispatch = cpu_set_dispatch,
     .step = backend_step,
     .load = backend_load,

@@ -34,25 +34,6 @@ struct ranges {
     } range[RANGES];
 };
 
-/* While it measures, each rank stays on a core of its own; afterwards it may run anywhere. */
-static void pin_rank(const void *args, const struct team *team)
-{
-    const cpu_set_t *allowed = args;
-    cpu_set_t mine;
-    int nth = team->rank % CPU_COUNT(allowed);
-    CPU_ZERO(&mine);
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, allowed) && nth-- == 0)
-            CPU_SET(cpu, &mine);
-    sched_setaffinity(0, sizeof mine, &mine);
-}
-
-static void unpin_rank(const void *args, const struct team *team)
-{
-    (void)team;
-    sched_setaffinity(0, sizeof(cpu_set_t), args);
-}
-
 static void add(struct ranges *r, const struct weight *w)
 {
     int64_t bytes = dtype_bytes((enum dtype)w->type, (int64_t)w->rows * w->cols);
@@ -201,10 +182,7 @@ void machine_measure(const struct model *model, struct pool *pool, struct machin
             add(&r, w[i]);
     }
     double flops = 0;
-    cpu_set_t allowed;
-    bool pin = sched_getaffinity(0, sizeof allowed, &allowed) == 0 && CPU_COUNT(&allowed) > 0;
-    if (pin)
-        pool_run(pool, pin_rank, &allowed, 0);
+    pool_pin(pool);
     double flop_s = timed(pool, multiply_share, &flops, 30, 1);
     out->read_bandwidth = read_bandwidth(pool, &r);
     out->peak_flops = flops / flop_s;
@@ -214,7 +192,6 @@ void machine_measure(const struct model *model, struct pool *pool, struct machin
     out->product_flops = product / product_s;
     out->product_core = openblas_open()->core;
     out->boundary_s = timed(pool, nothing, NULL, 50, 10);
-    if (pin)
-        pool_run(pool, unpin_rank, &allowed, 0);
+    pool_unpin(pool);
     device_name(out->device, sizeof out->device, pool_size(pool));
 }

@@ -32,6 +32,8 @@ struct pool {
     void *scratch;
     int64_t scratch_bytes;
     pthread_t *thread; /* [size - 1] */
+    bool pinned;       /* caller's: the ranks keep to cores of their own, */
+    cpu_set_t allowed; /* of these */
 };
 
 struct worker {
@@ -134,6 +136,45 @@ void pool_rest(struct pool *p)
 {
     if (p->rested_ns == 0)
         p->rested_ns = atomic_exchange(&p->generation_wait.spin_ns, 0);
+}
+
+/* ---- cores ---------------------------------------------------------------------------------- */
+
+/* The rank's thread to the core that has as many allowed ones before it as the rank's number says.
+ */
+static void pin_rank(const void *args, const struct team *team)
+{
+    const cpu_set_t *allowed = args;
+    cpu_set_t mine;
+    int nth = team->rank % CPU_COUNT(allowed);
+    CPU_ZERO(&mine);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, allowed) && nth-- == 0)
+            CPU_SET(cpu, &mine);
+    sched_setaffinity(0, sizeof mine, &mine);
+}
+
+static void unpin_rank(const void *args, const struct team *team)
+{
+    (void)team;
+    sched_setaffinity(0, sizeof(cpu_set_t), args);
+}
+
+void pool_pin(struct pool *p)
+{
+    cpu_set_t allowed;
+    if (p->pinned || sched_getaffinity(0, sizeof allowed, &allowed) != 0 || !CPU_COUNT(&allowed))
+        return;
+    p->allowed = allowed;
+    p->pinned = true;
+    pool_run(p, pin_rank, &p->allowed, 0);
+}
+
+void pool_unpin(struct pool *p)
+{
+    if (p->pinned)
+        pool_run(p, unpin_rank, &p->allowed, 0);
+    p->pinned = false;
 }
 
 int32_t pool_cores(void)

@@ -23,6 +23,11 @@ int32_t pool_size(const struct pool *p);
 void pool_run(struct pool *p, void (*fn)(const void *args, const struct team *team),
               const void *args, int64_t scratch_bytes);
 
+/* From now on each rank keeps to a core of its own, the caller too, and with it all threads and
+ * processes that the caller starts; until pool_unpin(), by the same thread. */
+void pool_pin(struct pool *p);
+void pool_unpin(struct pool *p);
+
 /* Somebody else gets the cores until the next pool_run(): workers stop spinning for it and sleep.
  */
 void pool_rest(struct pool *p);

@@ -19,6 +19,7 @@ struct forward {
     void *(*packed)[3]; /* [layers], of `packs`, in `arena` */
     char *arena;
     enum region packs;
+    bool by_rows; /* the kernel of `packs` gets one token at a time */
     struct team team;
     int64_t scratch_bytes;
     float *x, *y, *q, *a, *h, *cosine, *sine;
@@ -117,6 +118,11 @@ void forward_room(struct forward *f, const struct cpu_kernel *k, const struct ke
     grow_scratch(f, sizes->scratch);
 }
 
+void forward_by_rows(struct forward *f)
+{
+    f->by_rows = true;
+}
+
 void forward_use(struct forward *f, const struct cpu_kernel *k)
 {
     enum region r = (enum region)k->region;
@@ -136,19 +142,79 @@ void forward_use(struct forward *f, const struct cpu_kernel *k)
 struct walk {
     struct forward *f;
     struct step_memory memory;
+    bool stretch; /* one layer of those that follow each other with weights of the same formats */
 };
+
+static void run_node(struct forward *f, const struct step_memory *s, const struct plan_node *n)
+{
+    union region_args a;
+    struct weight *w[3];
+    bind_node(f->model, s, n, &a);
+    for (int i = 0, k = bind_weights(&a, n->region, w); n->region == f->packs && i < k; i++)
+        w[i]->packed = f->packed[n->layer][i];
+    f->kernel[n->region]->run(&a, &f->team);
+}
+
+/* What a step of token `i` alone would find, and where it would leave its results. */
+static struct step_memory row_of(const struct forward *f, const struct step_memory *s, int32_t i,
+                                 struct span *own)
+{
+    static const int32_t first;
+    const struct model_shape *shape = &f->model->shape;
+    int64_t hidden = (int64_t)i * shape->hidden,
+            width = (int64_t)i * shape->heads * shape->head_dim;
+    const struct span *of = s->span;
+    while (i >= of->first + of->count)
+        of++;
+    *own = (struct span){0, 1, s->position[i] + 1, of->pages_at};
+    struct step_memory row = *s;
+    row.m = row.rows = row.spans = 1;
+    row.tokens += i;
+    row.position += i;
+    row.kv_at += i;
+    row.row = &first;
+    row.span = own;
+    row.x[0] += hidden;
+    row.x[1] += hidden;
+    row.q += width;
+    row.a += width;
+    row.h += (int64_t)i * shape->ffn;
+    row.logits += (int64_t)i * f->model->head.rows;
+    return row;
+}
+
+static bool like_the_layer_before(const struct model *model, const struct plan_node *n)
+{
+    union region_args a, b;
+    struct weight *v[3], *w[3];
+    if (n->layer == 0)
+        return false;
+    bind_layer(model, n->region, n->layer, &a);
+    bind_layer(model, n->region, n->layer - 1, &b);
+    bool like = true;
+    int weights = bind_weights(&a, n->region, v);
+    bind_weights(&b, n->region, w);
+    for (int i = 0; i < weights; i++)
+        like &= v[i]->type == w[i]->type;
+    return like;
+}
 
 static int run(void *ctx, const struct plan_node *n, struct err *e)
 {
     struct walk *walk = ctx;
     struct forward *f = walk->f;
-    union region_args a;
-    struct weight *w[3];
+    struct span own;
     (void)e;
-    bind_node(f->model, &walk->memory, n, &a);
-    for (int i = 0, k = bind_weights(&a, n->region, w); n->region == f->packs && i < k; i++)
-        w[i]->packed = f->packed[n->layer][i];
-    f->kernel[n->region]->run(&a, &f->team);
+    if (walk->stretch && like_the_layer_before(f->model, n))
+        return 0;
+    if (n->region != f->packs || !f->by_rows) {
+        run_node(f, &walk->memory, n);
+        return 0;
+    }
+    for (int32_t i = 0; i < walk->memory.m; i++) {
+        struct step_memory row = row_of(f, &walk->memory, i, &own);
+        run_node(f, &row, n);
+    }
     return 0;
 }
 
@@ -196,11 +262,19 @@ static int32_t lay_out(struct forward *f, const int32_t *token, int32_t first, i
     return m;
 }
 
+void forward_stretch(struct forward *f, const int32_t *token, int32_t count, int32_t position,
+                     int32_t width)
+{
+    int32_t m = lay_out(f, token, 0, count, position, width);
+    struct walk walk = {f, memory_of(f, m, count), true};
+    plan_walk(f->plan, m, f->whole, run, &walk, NULL);
+}
+
 void forward_step(struct forward *f, const int32_t *token, int32_t first, int32_t count,
                   int32_t position, int32_t width, float *logits)
 {
     int32_t m = lay_out(f, token, first, count, position, width);
-    struct walk walk = {f, memory_of(f, m, count)};
+    struct walk walk = {f, memory_of(f, m, count), false};
     plan_walk(f->plan, m, f->whole, run, &walk, NULL);
     int64_t vocab = f->model->head.rows;
     for (int32_t i = 0; i < m; i++)

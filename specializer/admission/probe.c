@@ -97,7 +97,9 @@ static enum process_priority priority_of(const struct stage_env *env, enum probe
 {
     if (env->alone)
         return PROCESS_NORMAL;
-    return depth == PROBE_SHORT ? PROCESS_LOW : PROCESS_IDLE;
+    return depth == PROBE_SHORT   ? PROCESS_LOW
+           : env->machine->pinned ? PROCESS_IDLE_ANYWHERE
+                                  : PROCESS_IDLE;
 }
 
 static int start_child(const struct stage_env *env, struct probe *p, struct err *err)

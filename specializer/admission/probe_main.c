@@ -87,6 +87,11 @@ static int check_on_device(struct examiner *x, const struct probe_request *q,
     return check_device(&d, r, &x->spent, err);
 }
 
+static const char *kept_in(const struct probe_request *q)
+{
+    return q->references && *q->references ? q->references : NULL;
+}
+
 /* 0 passed, -1 refused, 1 nothing was learnt. */
 static int run_check(struct examiner *x, const struct probe_request *q, const struct model *model,
                      struct capture *const *captured, struct probe_answer *a, struct err *err)
@@ -106,7 +111,7 @@ static int run_check(struct examiner *x, const struct probe_request *q, const st
         .captured = (const struct capture *const *)captured,
         .captures = q->captures,
         .seed = q->seed,
-        .references = q->references && *q->references ? q->references : NULL,
+        .references = kept_in(q),
     };
     struct check_result r = {.cases = 0};
     int rc = target_of(q->machine)->prober ? check_on_device(x, q, &check, &r, err)
@@ -162,7 +167,7 @@ static void examine(struct examiner *x, const struct probe_request *q, const str
         error(a, &err);
     bool local = q->region != REGION_REDUCE; /* else a rank's logits say nothing of it */
     if (local && (q->depth == PROBE_END || (q->depth == PROBE_WHOLE && rc == 0)) &&
-        end_check(model, q->object, q->m_to, q->text, q->numerics, &end, &err) != 0)
+        end_check(model, q->object, q->m_to, q->text, q->numerics, kept_in(q), &end, &err) != 0)
         refuse(a, "end", &err);
     a->kl = isfinite(end.kl) ? end.kl : 1e9;
     a->top1 = end.top1;

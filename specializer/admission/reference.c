@@ -95,12 +95,17 @@ static uint64_t hash_file(uint64_t h, const char *path)
     return hash_bytes(h, is, sizeof is);
 }
 
+uint64_t reference_key(const struct model *model)
+{
+    uint64_t h = hash_file(HASH_START, "/proc/self/exe");
+    h = hash_text(hash_text(h, openblas_open()->config), model->hash);
+    return hash_file(h, model->path ? model->path : "");
+}
+
 static uint64_t key_of(const struct model *model, const struct test_case *s,
                        const struct reference *ref)
 {
-    uint64_t h = hash_file(HASH_START, "/proc/self/exe"), inputs = case_digest(s->c);
-    h = hash_text(hash_text(h, openblas_open()->config), model->hash);
-    h = hash_file(h, model->path ? model->path : "");
+    uint64_t inputs = case_digest(s->c), h = reference_key(model);
     h = hash_bytes(h, &inputs, sizeof inputs);
     return hash_mix(hash_bytes(h, ref->row, (size_t)ref->rows * sizeof *ref->row));
 }

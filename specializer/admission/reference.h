@@ -24,4 +24,8 @@ void reference_close(struct reference *ref);
 /* The rows of `all` that `truth` has; malloc'ed. */
 float *reference_rows(const struct reference *ref, const float *all, int32_t cols);
 
+/* What every reference depends on beside its inputs: this program, eager's library of products, the
+ * model and its file. */
+uint64_t reference_key(const struct model *model);
+
 #endif

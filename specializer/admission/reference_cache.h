@@ -3,7 +3,8 @@
  *
  * A folder of small files by key, each with a checksum; the server empties it when it starts. What
  * is missing, damaged or somebody else's is computed again. Bounded: what was not used for longest
- * goes first. A probe at a time writes; any number may read.
+ * goes first. Any number of probes
+ * may read and write: a file appears whole or not at all.
  */
 #ifndef WHET_SPECIALIZER_ADMISSION_REFERENCE_CACHE_H
 #define WHET_SPECIALIZER_ADMISSION_REFERENCE_CACHE_H

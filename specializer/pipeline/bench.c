@@ -5,7 +5,10 @@
  * thread, so machine noise hits both. The paired ratios go through the signed-rank interval of
  * stats.c. Looking at the samples as they come in, and stopping when the answer pleases, would
  * find gains in noise; so there are three analyses (16, 48, 144 pairs) and each uses 1 - 0.05 / 3
- * for its confidence (Bonferroni). Clear losers, which most candidates are, cost 16 pairs.
+ * for its confidence (Bonferroni). Clear losers, which most candidates are, cost 16 pairs. In an
+ * opening there is one more, of 10 pairs, and each uses 1 - 0.05 / 4: its candidates are alone in
+ * their slots, so nobody compares their intervals, they are mostly far better than eager, and a
+ * pair of the head is as long as half of a step.
  *
  * The bench picks winners among many, so the gain it reports for them is biased upwards by the
  * luck of the winner; the canary, on other samples, has the last word.
@@ -23,8 +26,11 @@
 #include "specializer/pipeline/bound.h"
 #include "specializer/pipeline/stages.h"
 
-const int bench_pairs[BENCH_ANALYSES] = {16, 48, 144};
-static const int quick_pairs[BENCH_QUICK_ANALYSES] = {8, 16};
+const struct bench_plan bench_plan[BENCH_KINDS] = {
+    [BENCH_FULL] = {3, {16, 48, 144}},
+    [BENCH_OPENING] = {4, {10, 20, 48, 144}},
+    [BENCH_QUICK] = {2, {8, 16}},
+};
 
 enum bench_verdict bench_decide(const struct gain *g, double wanted, bool last)
 {
@@ -166,11 +172,11 @@ static void measure_warm(const struct stage_env *env, struct candidate *c,
 
 enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
                             const struct kernel *incumbent, const struct capture *inputs,
-                            bool quick)
+                            enum bench_kind kind)
 {
-    int analyses = quick ? BENCH_QUICK_ANALYSES : BENCH_ANALYSES;
-    const int *pairs = quick ? quick_pairs : bench_pairs;
-    double wanted = quick ? 0 : env->config->specializer_min_gain;
+    int analyses = bench_plan[kind].analyses;
+    const int *pairs = bench_plan[kind].pairs;
+    double wanted = kind == BENCH_QUICK ? 0 : env->config->specializer_min_gain;
     int most = pairs[analyses - 1];
     struct region_cost cost = cost_of(env->model, inputs);
     double least_s = least_seconds(env, &cost, inputs->region);

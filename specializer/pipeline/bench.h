@@ -7,9 +7,18 @@
 
 #include "specializer/candidate/candidate.h"
 
-/* A group sequential test: how many interim analyses, and how many pairs there are at each. */
-enum { BENCH_ANALYSES = 3, BENCH_QUICK_ANALYSES = 2 };
-extern const int bench_pairs[BENCH_ANALYSES];
+/* Group sequential tests: how many interim analyses, and how many pairs there are at each. */
+enum bench_kind {
+    BENCH_FULL,    /* low >= specializer.min_gain */
+    BENCH_OPENING, /* the same, with one look more, at the beginning */
+    BENCH_QUICK,   /* a tenth of the pairs, not slower: restored winners, against eager */
+    BENCH_KINDS
+};
+enum { BENCH_ANALYSES_MOST = 4 };
+struct bench_plan {
+    int analyses, pairs[BENCH_ANALYSES_MOST];
+};
+extern const struct bench_plan bench_plan[BENCH_KINDS];
 
 enum bench_verdict { BENCH_MORE, BENCH_FASTER, BENCH_SLOWER };
 /* What an interim analysis says: surely at least `wanted` faster, surely not, or cannot say yet. At

@@ -59,7 +59,7 @@ static enum stage_result start_bench(struct pipeline *p, struct trial *t, struct
     (void)err;
     if (t->bench.pairs > 0)
         return bench_sample(p->env, t->c, t->bench.against, t->bench.input, t->bench.pairs);
-    return bench_run(p->env, t->c, t->bench.against, t->bench.input, t->bench.quick);
+    return bench_run(p->env, t->c, t->bench.against, t->bench.input, t->bench.kind);
 }
 
 static enum stage_result start_shadow(struct pipeline *p, struct trial *t, struct err *err)

@@ -14,6 +14,7 @@
 
 #include "specializer/admission/probe.h"
 #include "specializer/candidate/stage.h"
+#include "specializer/pipeline/bench.h"
 
 struct slot_search;
 struct proposer;
@@ -39,8 +40,8 @@ struct trial {
         const struct kernel *against;
         double base; /* speed of `against` over eager */
         const struct capture *input;
-        bool quick; /* see bench_run() */
-        int pairs;  /* above 0: so many, and no verdict: bench_sample() */
+        enum bench_kind kind;
+        int pairs; /* above 0: so many, and no verdict: bench_sample() */
     } bench;
     /* The pipeline does not look at these. */
     struct slot_search *slot_search;

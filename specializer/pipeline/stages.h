@@ -7,6 +7,7 @@
 #define WHET_SPECIALIZER_PIPELINE_STAGES_H
 
 #include "specializer/candidate/stage.h"
+#include "specializer/pipeline/bench.h"
 
 struct store;
 
@@ -19,12 +20,11 @@ enum stage_result load_run(const struct stage_env *env, struct store *marks, str
 
 /* ---- bench (bench.c) ------------------------------------------------------------------------ */
 
-/* The paired gain of c->kernel over `incumbent` in slices on the engine thread. `quick`: about a
- * tenth of the pairs; passes when the candidate is not slower than `incumbent` with confidence
- * (restored winners, against eager). Otherwise low >= specializer.min_gain. */
+/* The paired gain of c->kernel over `incumbent` in slices on the engine thread. It must have been
+ * measured with confidence (bench.h has what `kind` wants). */
 enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
                             const struct kernel *incumbent, const struct capture *inputs,
-                            bool quick);
+                            enum bench_kind kind);
 
 /* The same measurement over a given number of pairs and without a verdict (tables of measured
  * points): PASS with evidence.bench at 95 %, own_s and incumbent_s. */

@@ -3,6 +3,8 @@
  *
  *   WHET_SOURCE_ROOT=$PWD build/tests/admission_cost MODEL.gguf [CANDIDATES [SLOT...]]
  *
+ * WHOLE=1: probes check the whole model, too, as in an opening.
+ *
  * Not a test: it prints the table in docs/specializer.md. For each slot it takes the points that a
  * search would begin with, and puts each through the real build and the real probe, child processes
  * and all. Processor time is what counts here and not wall time: beside a busy server children get
@@ -108,7 +110,8 @@ static bool admit(struct works *w, struct candidate *c)
     while (b && (r = build_poll(b)) == STAGE_RUNNING)
         usleep(1000);
     build_end(b);
-    struct probe *p = r == STAGE_PASS ? probe_start(&w->env, c, PROBE_FULL, NULL, 0, &err) : NULL;
+    enum probe_depth depth = getenv("WHOLE") ? PROBE_WHOLE : PROBE_FULL;
+    struct probe *p = r == STAGE_PASS ? probe_start(&w->env, c, depth, NULL, 0, &err) : NULL;
     while (p && (r = probe_poll(p)) == STAGE_RUNNING)
         usleep(1000);
     probe_end(p);

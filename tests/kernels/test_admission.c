@@ -17,10 +17,13 @@
 #include "config/clock.h"
 #include "specializer/admission/check.h"
 #include "specializer/admission/endcheck.h"
+#include "specializer/admission/reference_cache.h"
 #include "specializer/candidate/hash.h"
 #include "specializer/search/space.h"
 #include "tests/kernels/sample.h"
 #include "tests/kernels/shop.h"
+
+static char *references; /* folder of the whole model's eager run, once for all candidates */
 
 static void admit(struct shop *s, const struct template *t, const struct point *p,
                   const struct facts *f, int m)
@@ -52,7 +55,11 @@ static void admit(struct shop *s, const struct template *t, const struct point *
     else
         ok = check_kernel(&q, &r, &err) == 0 &&
              (t->region == REGION_REDUCE || /* no rank's logits say anything of it */
-              end_check(s->model, c.object, m, false, NUMERICS_TOLERANCE, &end, &err) == 0);
+              end_check(s->model, c.object, m, false, NUMERICS_TOLERANCE, references, &end, &err) ==
+                  0);
+    /* Eager's run was another candidate's, and step by step. */
+    if (ok && q.rule.bit_equal && t->region != REGION_REDUCE && !end.bit_equal)
+        ok = err_set(&err, "the whole model's logits have other bits than eager's") == 0;
     printf("%-4s %-9s m=%-4d %s%s  build %.1f s, %d runs %.1f s, %.0f %% of the limit %s\n",
            ok ? "ok" : "FAIL", t->id, m, knobs, q.rule.bit_equal ? " (bits)" : "", built, r.runs,
            (double)(clock_ns() - start) / 1e9 - built, r.comparison.ratio * 100, err.msg);
@@ -101,13 +108,19 @@ static void admit_start(struct shop *s, const struct template *t)
         admit(s, t, &p, &f, m);
 }
 
+static int keep_references(const struct shop *s, struct err *err)
+{
+    references = xasprintf("%s/references", s->dir);
+    return reference_cache_clear(references, err);
+}
+
 int main(int argc, char **argv)
 {
     struct shop s;
     struct err err = {""};
     int points = sample_size("WHET_ADMISSION_POINTS", 1);
     bool all = getenv("WHET_ADMISSION_POINTS") || sample_more() > 1;
-    if (shop_open(&s, &err) != 0) {
+    if (shop_open(&s, &err) != 0 || keep_references(&s, &err) != 0) {
         printf("%s\n", err.msg);
         return 1;
     }
@@ -123,6 +136,9 @@ int main(int argc, char **argv)
         admit_start(&s, t);
     }
     int status = shop_verdict(&s);
+    reference_cache_shrink(references, -1);
+    rmdir(references);
+    free(references);
     shop_close(&s);
     return status;
 }

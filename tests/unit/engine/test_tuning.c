@@ -121,6 +121,26 @@ static void a_spread_meter_lends_at_once_what_is_small_against_a_step(void **sta
     assert_false(slice_meter_due(&m, 10001000000, 201)); /* the share holds */
 }
 
+/* A run of a kernel cannot be cut: one that is longer than a small slice is not lent as one again.
+ */
+static void a_small_slice_that_overran_is_the_last_before_one_that_is_far(void **state)
+{
+    (void)state;
+    struct slice_meter m;
+    slice_meter_init(&m, 0.05, 500000, 0);
+    slice_meter_spread(&m, 100, 20000000);
+    m.step_ns = 12000000;
+    assert_true(slice_meter_due(&m, 10000000000, 10));
+    slice_meter_spend(&m, 600000, 10); /* as long as it might be */
+    assert_true(slice_meter_due(&m, 10012000000, 11));
+    slice_meter_spend(&m, 2600000, 11);
+    for (uint64_t step = 12; step < 111; step++)
+        assert_false(slice_meter_due(&m, 10012000000, step));
+    assert_true(slice_meter_due(&m, 10012000000, 111));
+    slice_meter_spend(&m, 20000000, 111);
+    assert_true(slice_meter_due(&m, 20000000000, 112));
+}
+
 /* A share of 5 % would keep slices of 1 ms 19 ms apart, all of them; a busy machine only some. */
 static void engine_lends_slices_back_to_back_when_idle(void **state)
 {
@@ -447,6 +467,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slice_meter_lends_its_share_and_collects_debts),
         cmocka_unit_test(a_spread_meter_lends_at_once_what_is_small_against_a_step),
+        cmocka_unit_test(a_small_slice_that_overran_is_the_last_before_one_that_is_far),
         cmocka_unit_test(engine_on_a_cpu_delays_one_step_in_so_many),
         cmocka_unit_test(a_spread_meter_delays_one_step_in_so_many_and_keeps_to_its_share),
         cmocka_unit_test(what_a_spread_meter_saved_is_spent_in_longer_slices),

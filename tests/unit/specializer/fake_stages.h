@@ -150,10 +150,10 @@ static double kernel_speed(const struct kernel *k, const struct candidate *like)
 
 enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
                             const struct kernel *incumbent, const struct capture *inputs,
-                            bool quick)
+                            enum bench_kind kind)
 {
     (void)inputs;
-    atomic_fetch_add(quick ? &fake.short_benches : &fake.benches, 1);
+    atomic_fetch_add(kind == BENCH_QUICK ? &fake.short_benches : &fake.benches, 1);
     if (atomic_load(&fake.killer))
         _exit(42); /* the process dies with it on trial */
     bool hold = atomic_load(&fake.hold_bench);
@@ -168,12 +168,12 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
     c->evidence.own_s = 400e-6 / fake_speed(c);
     if (atomic_load(env->stop))
         return STAGE_STOPPED;
-    c->evidence.impossible = quick && atomic_load(&fake.too_fast);
+    c->evidence.impossible = kind == BENCH_QUICK && atomic_load(&fake.too_fast);
     if (c->evidence.impossible) {
         candidate_explain(c, STAGE_BENCH, CAUSE_IMPOSSIBLE, 0, "impossible");
         return STAGE_REFUSE;
     }
-    if (gain - 0.01 >= (quick ? 0 : env->config->specializer_min_gain))
+    if (gain - 0.01 >= (kind == BENCH_QUICK ? 0 : env->config->specializer_min_gain))
         return STAGE_PASS;
     candidate_explain(c, STAGE_BENCH, CAUSE_OTHER, 0, "too slow");
     return STAGE_REFUSE;

@@ -5,6 +5,8 @@
 
 #include <stdlib.h>
 
+#include "specializer/opening.c"
+#include "specializer/promotion.c"
 #include "specializer/specializer.c"
 
 struct world {
@@ -117,6 +119,50 @@ static void no_batch_begins_before_an_opening_can(void **state)
     assert_false(opening_waits(&w->s));
 }
 
+/* A head is worth more than attn_out here, and costs more still. */
+static void an_opening_begins_with_what_saves_most_for_its_cost(void **state)
+{
+    struct world *w = *state;
+    struct slot_search *head = slot_search(w, "head/m1", 0.2),
+                       *out = slot_search(w, "attn_out/m1", 0.1);
+    head->locked.share = out->locked.share = 0.2;
+    head->locked.run_s = 0.003;
+    out->locked.run_s = 0.00003;
+    assert_ptr_equal(take_next(&w->s), out);
+    assert_ptr_equal(take_next(&w->s), head);
+    assert_null(take_next(&w->s));
+    head->offered = false;
+    head->locked.share = 0.01; /* no inputs would come */
+    assert_null(take_next(&w->s));
+}
+
+/* What hardly shows alone is judged with what comes next, as long as something comes. */
+static void a_small_gain_of_an_opening_waits_for_company(void **state)
+{
+    struct world *w = *state;
+    struct specializer *s = &w->s;
+    struct candidate small = {.evidence.bench.mean = 0.25}, large = {.evidence.bench.mean = 0.6},
+                     next = {0};
+    struct slot_search *p[] = {slot_search(w, "attn_in/m1", 0.1), slot_search(w, "head/m1", 0.1)};
+    p[0]->promoted.c = &small;
+    p[1]->promoted.c = &large;
+    p[0]->locked.share = 0.1; /* a fiftieth of a step */
+    p[1]->locked.share = 0.2;
+    s->batch.slot_search = p[0];
+    s->batch.n = 1;
+    s->batch.trial[0] = (struct trial){.c = &next};
+    s->batch.pipeline.last = STAGE_BENCH;
+    s->batch.opening = true;
+    assert_true(waits_for_company(s, p, 1));
+    assert_false(waits_for_company(s, p, 2)); /* a tenth */
+    assert_false(waits_for_company(s, p, 0));
+    s->batch.opening = false;
+    assert_false(waits_for_company(s, p, 1));
+    s->batch.opening = true;
+    s->batch.trial[0].c = NULL; /* the last one of them */
+    assert_false(waits_for_company(s, p, 1));
+}
+
 /* The first kernels of an empty store have a share of their own, those after them half of the
  * slices'. */
 static void children_of_an_opening_have_a_share_of_their_own(void **state)
@@ -170,6 +216,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_span_waits_for_no_part_that_nobody_will_search,
                                         open_world, close_world),
         cmocka_unit_test_setup_teardown(no_batch_begins_before_an_opening_can, open_world,
+                                        close_world),
+        cmocka_unit_test_setup_teardown(an_opening_begins_with_what_saves_most_for_its_cost,
+                                        open_world, close_world),
+        cmocka_unit_test_setup_teardown(a_small_gain_of_an_opening_waits_for_company, open_world,
                                         close_world),
         cmocka_unit_test_setup_teardown(children_of_an_opening_have_a_share_of_their_own,
                                         open_world, close_world),

@@ -2,6 +2,7 @@
 /* Tests of engine/cpu/pool: everybody runs, everybody meets, nobody is lost asleep. */
 #include "tests/unit/unit.h"
 
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
@@ -128,6 +129,42 @@ static void pool_of_one_needs_no_thread(void **state)
     pool_close(p);
 }
 
+struct cores {
+    int32_t allowed[RANKS], core[RANKS];
+};
+
+static void note_cores(const void *args, const struct team *team)
+{
+    struct cores *c = (struct cores *)args;
+    cpu_set_t set;
+    assert_int_equal(sched_getaffinity(0, sizeof set, &set), 0);
+    c->allowed[team->rank] = CPU_COUNT(&set);
+    for (int i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &set))
+            c->core[team->rank] = i;
+}
+
+static void pinned_ranks_keep_to_cores_of_their_own(void **state)
+{
+    (void)state;
+    const int32_t cores = pool_cores();
+    struct pool *p = pool_open(cores < RANKS ? cores : RANKS, 0);
+    struct cores c = {{0}, {0}};
+    pool_pin(p);
+    for (int round = 0; round < 2; round++, pool_pin(p)) { /* once more changes nothing */
+        pool_run(p, note_cores, &c, 0);
+        for (int32_t r = 0; r < pool_size(p); r++) {
+            assert_int_equal(c.allowed[r], 1);
+            assert_true(r == 0 || c.core[r] > c.core[r - 1]);
+        }
+    }
+    pool_unpin(p);
+    pool_run(p, note_cores, &c, 0);
+    for (int32_t r = 0; r < pool_size(p); r++)
+        assert_int_equal(c.allowed[r], cores);
+    pool_close(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -137,6 +174,7 @@ int main(void)
         cmocka_unit_test(scratch_is_shared_aligned_and_grows),
         cmocka_unit_test(pool_meets_beside_processes_of_low_priority),
         cmocka_unit_test(pool_of_one_needs_no_thread),
+        cmocka_unit_test(pinned_ranks_keep_to_cores_of_their_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -207,6 +207,89 @@ static void the_whole_model_check_runs_a_fused_kernel(void **state)
     sizes_free(&sizes);
 }
 
+/* What a region's kernel was called with, and what it made of it, whatever the order. */
+static struct call {
+    int32_t m, position, layer;
+    float in, out;
+} call[MOST * 4];
+static int32_t calls;
+static enum region watched;
+
+static void note_call(const void *args, const struct team *team)
+{
+    const union region_args *a = args;
+    const float *in = watched == REGION_ATTN_IN  ? a->attn_in.x
+                      : watched == REGION_ATTN   ? a->attn.q
+                      : watched == REGION_MLP_IN ? a->mlp_in.x
+                      : watched == REGION_HEAD   ? a->head.x
+                      : watched == REGION_MLP    ? a->mlp.x
+                                                 : a->out.in;
+    const float *out = watched == REGION_ATTN_IN  ? a->attn_in.q
+                       : watched == REGION_ATTN   ? a->attn.a
+                       : watched == REGION_MLP_IN ? a->mlp_in.h
+                       : watched == REGION_HEAD   ? a->head.logits
+                       : watched == REGION_MLP    ? a->mlp.y
+                                                  : a->out.y;
+    float before = in[1]; /* y may be x */
+    __real_eager_cpu(watched)->run(args, team);
+    if (calls < (int32_t)(sizeof call / sizeof *call))
+        call[calls++] = (struct call){a->embed.m,
+                                      watched == REGION_ATTN_IN ? a->attn_in.position[0]
+                                      : watched == REGION_ATTN  ? a->attn.span[0].context
+                                                                : 0,
+                                      layer_of(watched, a), before, out[1]};
+}
+
+static int by_content(const void *a, const void *b)
+{
+    return memcmp(a, b, sizeof(struct call));
+}
+
+/* Five tokens of two sequences, in steps of one, or in steps of five whose tokens the kernel gets
+ * one by one: it must not be able to tell, and the logits are the same bits. */
+static void calls_of_one_token_are_those_of_steps_of_one_token(void **state)
+{
+    (void)state;
+    static const int32_t text[10] = {5, 2, 9, 11, 3, 7, 1, 4, 8, 6};
+    static float logits[2][10 * VOCAB];
+    static struct call seen[2][MOST * 4];
+    for (watched = REGION_ATTN_IN; (int)watched < REGION_LOCAL; watched++) {
+        struct cpu_kernel noting = *__real_eager_cpu(watched);
+        noting.run = note_call;
+        for (int wide = 0; wide < 2; wide++) {
+            struct kernel_sizes sizes = {.packed = xcalloc(3, sizeof *sizes.packed)};
+            struct forward *f = forward_open(model, 2, 5);
+            forward_room(f, &noting, &sizes);
+            forward_use(f, &noting);
+            if (wide)
+                forward_by_rows(f);
+            calls = runs = 0;
+            for (int32_t s = 0; s < 2; s++)
+                for (int32_t at = 0; at < 5; at += wide ? 5 : 1)
+                    forward_step(f, text, s, 1, at, wide ? 5 : 1, logits[wide]);
+            assert_int_equal(calls, 10 * region_runs(watched, model->shape.layers));
+            qsort(call, (size_t)calls, sizeof *call, by_content);
+            memcpy(seen[wide], call, sizeof call);
+            forward_close(f);
+            sizes_free(&sizes);
+        }
+        assert_int_equal(seen[0][0].m, 1);
+        assert_memory_equal(seen[0], seen[1], (size_t)calls * sizeof *call);
+        assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
+    }
+}
+
+/* Regions of layers with the same formats run once. */
+static void stretching_is_no_whole_step(void **state)
+{
+    (void)state;
+    struct forward *f = forward_open(model, 1, 5);
+    runs = 0;
+    forward_stretch(f, text_a, 1, 0, 5);
+    assert_true(runs >= 7 && runs < 5 * 3 + 2);
+    forward_close(f);
+}
+
 static int usual(void **state)
 {
     (void)state;
@@ -242,6 +325,9 @@ int main(void)
             a_fused_kernel_does_not_run_where_its_parts_are_no_neighbours, reversed, tear_down),
         cmocka_unit_test_setup_teardown(the_whole_model_check_runs_a_fused_kernel, usual,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(calls_of_one_token_are_those_of_steps_of_one_token, usual,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(stretching_is_no_whole_step, usual, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

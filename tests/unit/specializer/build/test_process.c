@@ -153,8 +153,10 @@ static void process_runs_children_at_the_priority_asked_for(void **state)
         enum process_priority priority;
         const char *nice;
         int policy;
-    } expect[] = {{PROCESS_LOW, "19", sched_getscheduler(0)}, {PROCESS_IDLE, "19", SCHED_IDLE}};
-    for (int i = 0; i < 2; i++) {
+    } expect[] = {{PROCESS_LOW, "19", sched_getscheduler(0)},
+                  {PROCESS_IDLE, "19", SCHED_IDLE},
+                  {PROCESS_IDLE_ANYWHERE, "19", SCHED_IDLE}};
+    for (int i = 0; i < 3; i++) {
         /* proc(5): field 19 of stat is nice, field 41 the scheduling policy */
         struct process_result r = run("read -r line </proc/$$/stat; set -- ${line##*) };"
                                       "shift 16; echo $1; shift 22; echo $1",
@@ -176,8 +178,11 @@ static void process_leaves_half_of_the_cores_to_the_server(void **state)
     const struct {
         enum process_priority priority;
         int cores;
-    } expect[] = {{PROCESS_NORMAL, all}, {PROCESS_LOW, all}, {PROCESS_IDLE, all - all / 2}};
-    for (int i = 0; i < 3; i++) {
+    } expect[] = {{PROCESS_NORMAL, all},
+                  {PROCESS_LOW, all},
+                  {PROCESS_IDLE, all - all / 2},
+                  {PROCESS_IDLE_ANYWHERE, all}};
+    for (int i = 0; i < 4; i++) {
         struct process_result r =
             run("nproc", (struct process_spec){.priority = expect[i].priority, .wall_s = 300});
         assert_int_equal(atoi(r.out), expect[i].cores);

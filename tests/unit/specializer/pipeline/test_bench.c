@@ -47,20 +47,21 @@ static void bench_look_accepts_rejects_or_waits_by_the_interval(void **state)
 }
 
 /* The whole sequence of analyses on kernels whose true ratio is known; share of acceptances. */
-static double accepted(double ratio, double noise, int rounds)
+static double accepted(enum bench_kind kind, double ratio, double noise, int rounds)
 {
+    const struct bench_plan *plan = &bench_plan[kind];
     int yes = 0;
     double a[256], b[256];
     for (int r = 0; r < rounds; r++) {
         enum bench_verdict v = BENCH_MORE;
-        for (int i = 0; i < bench_pairs[BENCH_ANALYSES - 1]; i++) {
+        for (int i = 0; i < plan->pairs[plan->analyses - 1]; i++) {
             double drift = exp(0.2 * sin(i / 5.0));
             a[i] = ratio * drift * exp(noise * normal()) * (unit() < 0.03 ? 2 : 1);
             b[i] = drift * exp(noise * normal()) * (unit() < 0.03 ? 2 : 1);
         }
-        for (int i = 0; i < BENCH_ANALYSES && v == BENCH_MORE; i++) {
-            struct gain g = stats_gain(a, b, bench_pairs[i], 1 - 0.05 / BENCH_ANALYSES, 1);
-            v = bench_decide(&g, 0.02, i == BENCH_ANALYSES - 1);
+        for (int i = 0; i < plan->analyses && v == BENCH_MORE; i++) {
+            struct gain g = stats_gain(a, b, plan->pairs[i], 1 - 0.05 / plan->analyses, 1);
+            v = bench_decide(&g, 0.02, i == plan->analyses - 1);
         }
         yes += v == BENCH_FASTER;
     }
@@ -70,10 +71,12 @@ static double accepted(double ratio, double noise, int rounds)
 static void bench_finds_real_gains_and_seldom_invents_one(void **state)
 {
     (void)state;
-    assert_true(accepted(1.02, 0.05, 400) < 0.05); /* exactly at the limit */
-    assert_true(accepted(1.00, 0.05, 400) < 0.01);
-    assert_true(accepted(1.10, 0.05, 200) > 0.99);
-    assert_true(accepted(1.04, 0.02, 200) > 0.9);
+    for (enum bench_kind kind = BENCH_FULL; kind <= BENCH_OPENING; kind++) {
+        assert_true(accepted(kind, 1.02, 0.05, 400) < 0.05); /* exactly at the limit */
+        assert_true(accepted(kind, 1.00, 0.05, 400) < 0.01);
+        assert_true(accepted(kind, 1.10, 0.05, 200) > 0.99);
+        assert_true(accepted(kind, 1.04, 0.02, 200) > 0.9);
+    }
 }
 
 static void bench_bound_counts_what_no_cache_holds_and_arithmetic(void **state)
@@ -331,7 +334,7 @@ static struct gain measured(struct workshop *l, const struct kernel *a, const st
         x[i] = (double)a_ns[i];
         y[i] = (double)b_ns[i];
     }
-    return stats_gain(x, y, n, 1 - 0.05 / BENCH_ANALYSES, 1);
+    return stats_gain(x, y, n, 1 - 0.05 / bench_plan[BENCH_FULL].analyses, 1);
 }
 
 static void bench_refuses_a_kernel_that_is_right_but_slow(void **state)

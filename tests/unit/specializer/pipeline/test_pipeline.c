@@ -68,9 +68,9 @@ enum stage_result load_run(const struct stage_env *env, struct store *marks, str
 }
 enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
                             const struct kernel *incumbent, const struct capture *inputs,
-                            bool quick)
+                            enum bench_kind kind)
 {
-    (void)env, (void)incumbent, (void)inputs, (void)quick;
+    (void)env, (void)incumbent, (void)inputs, (void)kind;
     say("bench", c);
     return STAGE_PASS;
 }
