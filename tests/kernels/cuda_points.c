@@ -47,7 +47,8 @@ enum dtype cuda_type(const struct template *t, int m, int n)
         return DTYPE_BF16;
     if (strcmp(t->file, "brick") != 0 && m == 1)
         return DTYPE_F8;
-    return (enum dtype)brick_type(n % BRICK_KINDS);
+    enum dtype type = (enum dtype)brick_type(n % BRICK_KINDS);
+    return strcmp(t->file, "brick") == 0 && m > 1 && type == DTYPE_F8 ? DTYPE_Q8_0 : type;
 }
 
 struct point cuda_start(const struct template *t, const struct facts *f)
