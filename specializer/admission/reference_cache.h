@@ -3,8 +3,7 @@
  *
  * A folder of small files by key, each with a checksum; the server empties it when it starts. What
  * is missing, damaged or somebody else's is computed again. Bounded: what was not used for longest
- * goes first. Any number of probes
- * may read and write: a file appears whole or not at all.
+ * goes first. Any number of probes may read and write: a file appears whole or not at all.
  */
 #ifndef WHET_SPECIALIZER_ADMISSION_REFERENCE_CACHE_H
 #define WHET_SPECIALIZER_ADMISSION_REFERENCE_CACHE_H
