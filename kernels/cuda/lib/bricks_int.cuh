@@ -7,8 +7,8 @@
  *
  *   sum of w x = scale * unit * (sum of code * X) - offset * (sum of x),   x = unit * X
  *
- * where X are whole numbers (bricks_x.cuh) and offset is scale times the code that stands for zero,
- * or the block's minimum. A word's four codes are columns 4 q + 0, 2, 1, 3 of one half.
+ * where X are whole numbers (bricks_digits.cuh) and offset is scale times the code that stands for
+ * zero, or the block's minimum. A word's four codes are columns 4 q + 0, 2, 1, 3 of one half.
  */
 #ifndef WHET_KERNELS_CUDA_LIB_BRICKS_INT_CUH
 #define WHET_KERNELS_CUDA_LIB_BRICKS_INT_CUH
