@@ -247,7 +247,7 @@ static void engine_reads_a_long_prompt_without_stopping_the_others(void **state)
     pthread_mutex_lock(&lock);
     int32_t meanwhile = c[0].tokens;
     pthread_mutex_unlock(&lock);
-    assert_true(meanwhile > 8);
+    assert_true(meanwhile > 6); /* 512 in steps of 64 are eight, and one may be under way */
     assert_in_range(fake.most_tokens, 17, 64); /* 20 ms are 40 tokens, and some for the clock */
     engine_stop(e);
     check_text(&c[1], &r);
