@@ -222,9 +222,9 @@ static void engine_decodes_as_many_together_as_the_backend_is_used_to_unless_tol
     engine_stop(e);
 }
 
-static void engine_reads_a_long_prompt_without_stopping_the_others(void **state)
+/* Whether 512 tokens came in pieces of 20 ms. */
+static bool long_prompt_comes_in_pieces(void)
 {
-    (void)state;
     fake_reset();
     struct config config = config_of(64, 4);
     config.engine_prefill_chunk = 512;
@@ -247,11 +247,22 @@ static void engine_reads_a_long_prompt_without_stopping_the_others(void **state)
     pthread_mutex_lock(&lock);
     int32_t meanwhile = c[0].tokens;
     pthread_mutex_unlock(&lock);
-    assert_true(meanwhile > 6); /* 512 in steps of 64 are eight, and one may be under way */
-    assert_in_range(fake.most_tokens, 17, 64); /* 20 ms are 40 tokens, and some for the clock */
+    /* 20 ms are 40 tokens, and some for the clock */
+    bool pieces = meanwhile > 8 && fake.most_tokens >= 17 && fake.most_tokens <= 64;
     engine_stop(e);
     check_text(&c[1], &r);
     free(c);
+    return pieces;
+}
+
+/* The engine learns from the clock what a token takes: a try in which the machine stood still says
+ * nothing. */
+static void engine_reads_a_long_prompt_without_stopping_the_others(void **state)
+{
+    (void)state;
+    int tries = 0;
+    while (!long_prompt_comes_in_pieces())
+        assert_true(++tries < 5);
 }
 
 static void engine_json_tells_what_happened(void **state)
