@@ -95,11 +95,7 @@ static int save_captures(const struct stage_env *env, struct probe *p,
 /* A restored winner's short probe is over in tens of milliseconds, and its slot waits for it. */
 static enum process_priority priority_of(const struct stage_env *env, enum probe_depth depth)
 {
-    if (env->alone)
-        return PROCESS_NORMAL;
-    return depth == PROBE_SHORT   ? PROCESS_LOW
-           : env->machine->pinned ? PROCESS_IDLE_ANYWHERE
-                                  : PROCESS_IDLE;
+    return depth == PROBE_SHORT && !env->alone ? PROCESS_LOW : stage_priority(env);
 }
 
 static int start_child(const struct stage_env *env, struct probe *p, struct err *err)

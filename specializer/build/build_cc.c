@@ -248,9 +248,7 @@ static int start_process(struct build *b, const char *const *argv, struct err *e
 {
     double limit = b->env->config->specializer_build_timeout;
     struct process_spec spec = {.argv = argv,
-                                .priority = b->env->alone             ? PROCESS_NORMAL
-                                            : b->env->machine->pinned ? PROCESS_IDLE_ANYWHERE
-                                                                      : PROCESS_IDLE,
+                                .priority = stage_priority(b->env),
                                 .wall_s = 10 * limit,
                                 .cpu_s = (int32_t)ceil(limit),
                                 .address_bytes = b->library ? nvrtc_memory : compiler_memory,

@@ -9,6 +9,8 @@
 #include <stdatomic.h>
 
 #include "config/config.h"
+#include "config/process.h"
+#include "engine/plan.h"
 #include "engine/tuning.h"
 #include "specializer/candidate/candidate.h"
 
@@ -54,5 +56,14 @@ struct stage_env {
     void (*live)(void *ctx);
     void *live_ctx;
 };
+
+/* Of children that work while the server serves: as little as there is, beside compute threads that
+ * keep to their cores on all of these (enum process_priority). */
+static inline enum process_priority stage_priority(const struct stage_env *env)
+{
+    if (env->alone)
+        return PROCESS_NORMAL;
+    return env->machine->pinned ? PROCESS_IDLE_ANYWHERE : PROCESS_IDLE;
+}
 
 #endif
