@@ -125,6 +125,12 @@ def events(server, event):
     return [r for r in rows if r["event"] == event]
 
 
+def of_kernel(server, key):
+    """What was done with it, first things first."""
+    rows = server.get("/admin/trace", headers=KEY).json()["trace"]
+    return [r for r in reversed(rows) if r.get("kernel") == key]
+
+
 def active(server):
     slot = server.get(f"/admin/slots/{SLOT}", headers=KEY).json()
     return [k["id"] for k in slot.get("tried", []) if k["state"] == "active"]
@@ -145,23 +151,49 @@ def row_sql(env, key, server, **more):
     return f"INSERT INTO whet_kernel({names}) VALUES ({values})"
 
 
+def freeze(server):
+    """Nothing new is searched or published from now on; audits and what a retraction asks for go on."""
+    answer = server.post("/admin/specializer/freeze", None, headers=KEY)
+    assert answer.status_code == 200, answer.text
+
+
+def settled(server, pg):
+    """The kernel that `server` has published and keeps, and the only one that the fleet still knows of."""
+    with Load(server):
+        until(lambda: active(server), server.text, LONGER)
+        freeze(server)
+    [key] = active(server)
+    until(lambda: pg.sql(f"SELECT state FROM whet_kernel WHERE key='{key}'") == [["active"]], server.text)
+    pg.sql(f"DELETE FROM whet_kernel WHERE key <> '{key}'")
+    return key
+
+
+def joined(member, key, *options):
+    """A server that has proved `key` of the fleet and serves it. It may build nothing else: its own search
+    would soon have found a faster one. Where a busy machine decides against the kernel, one without a
+    memory of that begins anew."""
+    for _ in range(8):
+        server = online(member("--specializer-starts=false", "--specializer-builds-per-hour", "1", *options))
+        with Load(server):
+            until(lambda: {"active", "refused"} & {e["event"] for e in of_kernel(server, key)},  # noqa: B023
+                  server.text, LONGER)
+        if active(server) == [key]:
+            return server
+        assert server.stop() is None
+    raise AssertionError(f"{key} was never faster than eager")
+
+
 @pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
 def test_a_winner_of_one_is_the_first_candidate_of_the_other_and_is_proven_again(member, pg, tmp_path):
     first = online(member())
-    with Load(first):
-        key = until(lambda: pg.one("SELECT key FROM whet_kernel WHERE state='active'"), first.text,
-                    LONGER)
-    told = pg.sql("SELECT knobs, speed, evidence FROM whet_kernel WHERE state='active'")[0]
-    assert float(told[1]) > 1 and json.loads(told[2])["probe_cases"] > 0
+    key = settled(first, pg)
+    [[speed, evidence]] = pg.sql("SELECT speed, evidence FROM whet_kernel")
+    assert float(speed) > 1 and json.loads(evidence)["probe_cases"] > 0
     assert pg.sql("SELECT slot FROM whet_lease WHERE server <> ''") == [[SLOT]]
-    second = online(member())
-    with Load(second):
-        until(lambda: key in active(second), second.text, LONGER)
-    trace = list(reversed(second.get("/admin/trace", headers=KEY).json()["trace"]))
+    second = joined(member, key)
     stages = ["proposed", "built", "probed", "benched", "shadowed", "canary", "active"]
-    mine = [r["event"] for r in trace if r.get("kernel") == key and r["event"] in stages]
-    assert mine[:1] == ["proposed"] and set(mine) == set(stages), mine
-    assert next(r for r in trace if r["event"] == "proposed")["kernel"] == key, "another came first"
+    assert [r["event"] for r in of_kernel(second, key) if r["event"] in stages] == stages
+    assert events(second, "proposed")[-1]["kernel"] == key, "another came first"
     assert events(second, "fleet")
 
     # Somebody finds it wrong: both look again, and hold it right.
@@ -204,20 +236,11 @@ def test_a_winner_of_one_is_the_first_candidate_of_the_other_and_is_proven_again
 @pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
 def test_what_an_audit_finds_wrong_on_one_is_looked_at_again_at_once_on_the_other(member, pg):
     """The kernel is right, one machine is not: there it goes, on the other one it is proven again."""
-    first, second = (online(member("--specializer-watch-every=2")) for _ in range(2))
+    audited = "--specializer-watch-every=2"
+    first = online(member(audited))
     by_eager = first.complete("Bread is", max_tokens=24)["choices"][0]["text"]
-
-    def freeze(server):  # audits go on, and nothing else
-        answer = server.post("/admin/specializer/freeze", None, headers=KEY)
-        assert answer.status_code == 200, answer.text
-
-    with Load(first):
-        until(lambda: active(first), first.text, LONGER)
-        freeze(first)
-    [key] = active(first)
-    with Load(second):
-        until(lambda: active(second) == [key], second.text, LONGER)
-        freeze(second)
+    key = settled(first, pg)
+    second = joined(member, key, audited)
     assert pg.sql("SELECT * FROM whet_retraction") == []
 
     wrong_from_now_on(first)
