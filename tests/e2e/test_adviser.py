@@ -17,12 +17,12 @@ import pytest
 import requests
 
 from agentic import PATIENCE as LONGER
-from agentic import Load
+from agentic import ALONE, Load
 from conftest import BINARY, PATIENCE, ROOT
 
 # LONGER is for what follows a first batch of candidates: nobody is asked before it is decided. With one
 # slot that is its own first batch, not the last of every slot's.
-ONE_SLOT = ["--specializer-slots", "mlp_in/m1"]
+ONE_SLOT = ["--specializer-slots", "mlp_in/m1", *ALONE]
 KEY = {"authorization": "Bearer boss"}
 
 

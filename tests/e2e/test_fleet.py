@@ -15,13 +15,14 @@ import time
 
 import pytest
 
+from agentic import ALONE
 from agentic import PATIENCE as LONGER  # what must be faster than something may take long
 from conftest import BINARY, PATIENCE, ROOT
 from postgres import Postgres
 
 SLOT = "mlp_out/m1"  # every machine has a kernel for it that is faster than eager
 KEY = {"authorization": "Bearer boss"}
-ON = ("--specializer-enabled=true", "--specializer-slots", SLOT)
+ON = ("--specializer-enabled=true", "--specializer-slots", SLOT, *ALONE)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,8 @@ import re
 import signal
 import subprocess
 
+import pytest
+
 from conftest import BINARY, MODEL, ROOT
 
 PATIENCE = 900  # beyond the --seconds that searches get
@@ -93,6 +95,7 @@ def test_a_table_is_measured_and_goes_on_where_it_was(tmp_path):
         assert tune(mode, "--table", str(table)).returncode == 0
 
 
+@pytest.mark.once
 def test_an_ablation_needs_neither_model_nor_compiler(tmp_path):
     table, out = ROOT / "tests/golden/tune_table.json", tmp_path / "out.json"
     done = tune("--ablate", "--table", str(table), "--seeds", "3", "--json", str(out),
