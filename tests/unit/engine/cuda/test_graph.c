@@ -8,12 +8,12 @@
 #include "engine/cuda/graph.c"
 #include "engine/cuda/ops.h"
 
-static struct kernel eager[REGION_COUNT], other;
+static struct kernel eager[REGION_NODES], other;
 
 static struct kernel_choice prompt(int32_t m, int32_t tiles)
 {
     struct kernel_choice c = {.m = m, .rows = 1, .context = 256, .tiles = tiles};
-    for (int r = 0; r < REGION_COUNT; r++)
+    for (int r = 0; r < REGION_NODES; r++)
         c.kernel[r] = &eager[r];
     return c;
 }

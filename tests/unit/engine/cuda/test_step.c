@@ -22,8 +22,8 @@ static struct model model = {
 
 static struct dispatch *table(struct backend *b)
 {
-    const struct kernel *eager[REGION_COUNT];
-    for (int r = 0; r < REGION_COUNT; r++) {
+    const struct kernel *eager[REGION_NODES];
+    for (int r = 0; r < REGION_NODES; r++) {
         b->eager[r] = (struct kernel){.region = (enum region)r, .m_max = INT32_MAX};
         eager[r] = &b->eager[r];
     }
@@ -243,7 +243,7 @@ static struct variant *two_graphs(struct backend *b, const struct kernel *other,
     pthread_cond_init(&b->builder.wake, NULL);
     for (int i = 0; i < 2; i++) {
         choice[i] = (struct kernel_choice){.m = 1, .rows = 1, .context = 256, .decode = true};
-        for (int r = 0; r < REGION_COUNT; r++)
+        for (int r = 0; r < REGION_NODES; r++)
             choice[i].kernel[r] = &b->eager[r];
         if (i == 1)
             choice[i].kernel[other->region] = other;
@@ -257,8 +257,8 @@ static struct variant *two_graphs(struct backend *b, const struct kernel *other,
 static void a_graphs_time_is_split_as_a_step_of_its_own_kernels_was(void **state)
 {
     static struct backend b = {.model = &model};
-    static const double eager[REGION_COUNT] = {[REGION_MLP_IN] = 0.75, [REGION_HEAD] = 0.25},
-                        other[REGION_COUNT] = {[REGION_MLP_IN] = 0.5, [REGION_HEAD] = 0.5};
+    static const double eager[REGION_NODES] = {[REGION_MLP_IN] = 0.75, [REGION_HEAD] = 0.25},
+                        other[REGION_NODES] = {[REGION_MLP_IN] = 0.5, [REGION_HEAD] = 0.5};
     struct loaded l = {.number = 1};
     struct kernel fast = {.region = REGION_MLP_IN, .m_max = 4, .backend = &l};
     struct step s = {.m = 1, .rows = 1, .spans = 1, .context = 200};
