@@ -26,7 +26,7 @@
 #include "engine/cuda/peer_area.h"
 
 enum { ROUNDS = 12, SHORT_ROUNDS = 4, LATE_NS = 200000, LONELY_NS = 2000000 };
-static const double end_s = 0.5; /* calls take microseconds; a delay, 0.2 ms */
+double probe_reduce_s = 0.5; /* calls take microseconds; a delay, 0.2 ms */
 
 static int refuse(struct party *p, const char *what, struct err *e)
 {
@@ -104,11 +104,11 @@ static void slice(struct party *p, bool begin)
 /* Waits for ranks [from, to); whoever is not done by then is told that the world is over. */
 static int wait_all(struct party *p, int32_t from, int32_t to, const char *hang, struct err *e)
 {
-    int rc = party_wait(p, from, to, end_s, e);
+    int rc = party_wait(p, from, to, probe_reduce_s, e);
     if (rc <= 0)
         return rc;
     *(volatile uint32_t *)p->over = 1;
-    rc = party_wait(p, from, to, end_s, e);
+    rc = party_wait(p, from, to, probe_reduce_s, e);
     if (rc == 0)
         return refuse(p, hang, e);
     p->dead = true;
@@ -239,7 +239,7 @@ static int memory_rounds(struct party *p, struct err *e)
 {
     const uint32_t clean = 3u * REDUCE_CLEAN;
     if (look_at_memory(p, 1000, p->q->m_to, false, e) ||
-        look_at_memory(p, 1001, p->q->m_from, false, e))
+        look_at_memory(p, 1002, p->q->m_from, false, e)) /* the same turn: whoever counts is not */
         return -1;
     uint32_t before = clean - 1 - 7 * (uint32_t)p->way;
     return look_at_memory(p, before, p->q->m_from, true, e) ||
@@ -270,7 +270,7 @@ static int one_never_comes(struct party *p, int32_t away, struct err *e)
         else if (rc > 0)
             rc = 0;
     *(volatile uint32_t *)p->over = 1;
-    int ended = p->dead ? -1 : party_wait(p, from, to, end_s, rc ? &(struct err){""} : e);
+    int ended = p->dead ? -1 : party_wait(p, from, to, probe_reduce_s, rc ? &(struct err){""} : e);
     slice(p, false);
     if (ended > 0) {
         p->dead = true;

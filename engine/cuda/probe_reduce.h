@@ -54,6 +54,9 @@ struct party {
     bool dead;                                    /* it did not end */
 };
 
+/* Seconds that the calls of a round may take; a test on slow threads sets more. */
+extern double probe_reduce_s;
+
 /* Bytes from one call's outputs to the next one's. */
 size_t party_out_stride(const struct party *p);
 

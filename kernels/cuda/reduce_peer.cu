@@ -363,9 +363,13 @@ __device__ __forceinline__ void clean(const struct call &c)
 {
     int each = REDUCE_ITEMS(WAY, c.a.area.numbers);
     for (int of = 0; of <= c.a.area.world; of++)
-        for (int i = c.first; i < each; i += STRIDE)
+        for (int i = c.first; i < each; i += STRIDE) {
+            uint4 *at = slot(c, c.a.area.rank, of) + i;
             if (!written(c, of, i))
-                slot(c, c.a.area.rank, of)[i] = make_uint4(0, 0, 0, 0);
+                *at = make_uint4(0, 0, 0, 0);
+            else if (WAY == REDUCE_PLAIN && i >= c.a.area.numbers / 4)
+                at->y = at->z = at->w = 0; /* a flag is the first word */
+        }
 }
 
 /* ---- entry -------------------------------------------------------------------------------- */
