@@ -82,6 +82,47 @@ static void a_kernel_is_chosen_only_where_it_fits(void **state)
     dispatch_close(b.dispatch);
 }
 
+/* Of several ranks; without slots of reduce its kernel is eager's, and nothing is counted. */
+static void sums_of_ranks_have_slots_where_they_are_searched(void **state)
+{
+    (void)state;
+    struct backend b = {.model = &model};
+    struct loaded l = {.number = 1};
+    struct kernel k = {.region = REGION_REDUCE, .m_max = 4, .backend = &l};
+    struct step s = {.m = 3, .rows = 3, .spans = 3, .context = 900};
+    const struct kernel *eager[REGION_NODES];
+    struct kernel_choice c;
+    struct inflight f = {.rows = 3};
+    double share[REGION_NODES] = {0};
+    b.dispatch = table(&b);
+    choose(&b, &s, false, NULL, &c);
+    assert_ptr_equal(c.kernel[REGION_REDUCE], &b.eager[REGION_REDUCE]);
+    assert_null(c.slot[REGION_REDUCE]);
+    assert_null(c.slot[REGION_MLP]);
+    f.choice = c;
+    count(&b, &f, &s, share, 100);
+    dispatch_close(b.dispatch);
+    for (int r = 0; r < REGION_NODES; r++)
+        eager[r] = &b.eager[r];
+    b.dispatch = dispatch_open_ranks(eager);
+    struct slot *slot = dispatch_slot(b.dispatch, REGION_REDUCE, 3, 0);
+    choose(&b, &s, false, NULL, &c);
+    assert_ptr_equal(c.kernel[REGION_REDUCE], &b.eager[REGION_REDUCE]);
+    assert_ptr_equal(c.slot[REGION_REDUCE], slot);
+    dispatch_publish(b.dispatch, slot, &k);
+    choose(&b, &s, false, NULL, &c);
+    assert_ptr_equal(c.kernel[REGION_REDUCE], &k);
+    share[REGION_REDUCE] = 0.5;
+    f.choice = c;
+    count(&b, &f, &s, share, 100);
+    assert_int_equal(atomic_load(&slot->counters.runs), 2 * 2); /* twice in each of two layers */
+    assert_int_equal(atomic_load(&slot->counters.ns), 50);
+    s.m = s.spans = s.rows = 4; /* another slot */
+    choose(&b, &s, false, NULL, &c);
+    assert_ptr_equal(c.kernel[REGION_REDUCE], &b.eager[REGION_REDUCE]);
+    dispatch_close(b.dispatch);
+}
+
 static void decodes_beside_a_prompt_have_their_own_slots_template(void **state)
 {
     (void)state;
@@ -320,6 +361,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_kernel_is_chosen_only_where_it_fits),
+        cmocka_unit_test(sums_of_ranks_have_slots_where_they_are_searched),
         cmocka_unit_test(decodes_beside_a_prompt_have_their_own_slots_template),
         cmocka_unit_test(the_first_tokens_are_nobodys_tiles_where_a_template_takes_them),
         cmocka_unit_test(runs_become_tiles_and_single_tokens_a_list),
