@@ -32,6 +32,7 @@ enum { SUM_MOST = 64 * 4096, GATHER_MOST = 1 << 17 }; /* numbers */
 enum way { SUM, GATHER, WAYS };
 enum { CALLS = 4 };
 #define PROOF_NS INT64_C(2000000000)
+_Static_assert((int)PEERS_MOST <= (int)REDUCE_PEERS, "all of them meet in an area");
 
 struct peer_rank {
     struct collective base;

@@ -3,7 +3,8 @@
  * through the host's memory, what two ranks of one GPU are told, and two ranks of two GPUs.
  *
  *   build/tests/test_collective          prints a line for each; 0 if all is right
- *   build/tests/test_collective --bench  and what a captured sum takes between two GPUs
+ *   build/tests/test_collective --bench  and what a captured sum takes between two GPUs, also by
+ *                                        points of the template of reduce
  *
  * Where there is one GPU, what needs two says so and is left out. Sums of several ranks through the
  * host's memory are what a server of two ranks on one GPU does.
@@ -19,6 +20,7 @@
 
 #include "engine/cpu/collective_shm.h"
 #include "engine/cuda/collective_cuda.h"
+#include "tests/device/time_points.h"
 
 enum { N = 5000, REPLAYS = 3, WIDEST = 64 * 4096, SUMS = 64, NO_GPU = 77 };
 
@@ -134,9 +136,10 @@ static int two_on_one(void)
 
 struct pair {
     int rank, bench;
+    const struct sum_points *points;
     struct collective *nccl, *peer;
     cudaStream_t stream;
-    float *in, *out; /* [WIDEST], [2 * WIDEST] */
+    float *in, *residual, *out; /* [WIDEST], [WIDEST], [2 * WIDEST] */
 };
 
 /* Captured sums of n numbers, from `in` to `out`. */
@@ -251,7 +254,8 @@ static int one_never_comes(struct pair *p, struct err *e)
 static int as_rank(struct pair *p, const char *id, struct err *e)
 {
     if (cudaStreamCreateWithFlags(&p->stream, cudaStreamNonBlocking) ||
-        cudaMalloc((void **)&p->in, WIDEST * 4) || cudaMalloc((void **)&p->out, WIDEST * 8))
+        cudaMalloc((void **)&p->in, WIDEST * 4) || cudaMalloc((void **)&p->residual, WIDEST * 4) ||
+        cudaMalloc((void **)&p->out, WIDEST * 8))
         return err_set(e, "no memory");
     p->nccl = collective_nccl_open(id, p->rank, 2, e);
     p->peer =
@@ -263,13 +267,18 @@ static int as_rank(struct pair *p, const char *id, struct err *e)
     failed += said("two GPUs, from one to the other", sums_are_right(p, p->peer, e) == 0, e->msg);
     if (!failed && p->bench)
         failed = time_all(p, e);
+    if (!failed && p->points) {
+        struct sum_rank r = {p->rank, p->peer, p->nccl, p->stream, p->in, p->residual, p->out};
+        int wrong = sum_points_time(p->points, &r, e);
+        failed = said("two GPUs, points of the template", wrong == 0, e->msg);
+    }
     return failed + said("two GPUs, one rank does not come", one_never_comes(p, e) == 0, e->msg);
 }
 
 /* In a child: what was not shown is 77. */
-static int be_rank(int rank, int bench, const int to[2])
+static int be_rank(int rank, int bench, const struct sum_points *points, const int to[2])
 {
-    struct pair p = {.rank = rank, .bench = bench};
+    struct pair p = {.rank = rank, .bench = bench, .points = points};
     struct err e = {""};
     char id[2 * NCCL_ID];
     int gpus = 0;
@@ -289,12 +298,15 @@ static int two_on_two(int bench)
 {
     int to[2], status, failed = 0, none = 0;
     pid_t child[2];
+    const char *root = getenv("WHET_SOURCE_ROOT");
+    struct sum_points *points = bench ? sum_points_compile(root ? root : ".", "sm_90a") : NULL;
     if (pipe(to))
         return 1;
     for (int r = 1; r >= 0; r--) {
         if ((child[r] = fork()) == 0) {
             setenv("CUDA_VISIBLE_DEVICES", r ? "1" : "0", 1);
-            _exit(be_rank(r, bench, to));
+            setenv("WHET_RANK_GPUS", r ? "1,0" : "0,1", 1); /* areas for kernels of reduce, too */
+            _exit(be_rank(r, bench, points, to));
         }
     }
     for (int r = 1; r >= 0; r--) {
