@@ -163,7 +163,6 @@ struct engine {
 
     struct canary *canary;             /* engine thread */
     struct slice_meter meter, windows; /* of slices, of yield windows; engine thread */
-    uint64_t slice_apart;              /* steps between two slices; constant */
     _Atomic int32_t active;
     _Atomic int64_t progress_ns; /* last time the engine thread got somewhere */
     struct engine_stats stats;
