@@ -45,7 +45,7 @@ static const struct row {
     {"sleeps", REGION_MLP_OUT, "hang", "hang"},
 };
 
-/* What is planted in bad/reduce.cu, by its number, for two ranks; an early flag is a race, which
+/* What is planted in bad/reduce.cuh, by its number, for two ranks; an early flag is a race, which
  * a cleaning that leaves words gives away in any case. */
 static const struct row ranks_row[] = {
     {"nothing", REGION_REDUCE, NULL, NULL},

@@ -2,7 +2,7 @@
 /* test_bad_probe.c - planted bad CUDA kernels, through the specializer's own probe.
  *
  *   test_bad_probe [NAME]     all of tests/device/bad, or one
- *   test_bad_probe --ranks    what two GPUs do together: bad/reduce.cu, and points of the template
+ *   test_bad_probe --ranks    what two GPUs do together: bad/reduce.cuh, and points of the template
  *
  * Nothing here checks kernels: each is compiled as a candidate and given to probe_start(), which
  * writes a request, and the process that it goes to is `whet probe --serve`, with every check of a
@@ -71,7 +71,8 @@ static bool build(const struct bench *b, const struct row *r, const char *object
     const char *option[] = {include, hidden, planted, "-DM_MAX=8", "-DHEADS=8", "-DHEAD_DIM=64"};
     bool ranks = r->region == REGION_REDUCE;
     size_t size;
-    snprintf(path, sizeof path, "%s/tests/device/bad/%s.cu", b->root, ranks ? "reduce" : r->name);
+    snprintf(path, sizeof path, "%s/tests/device/bad/%s%s", b->root, ranks ? "reduce" : r->name,
+             ranks ? ".cuh" : ".cu");
     snprintf(planted, sizeof planted, "-DPLANTED=%d", ranks ? (int)(r - ranks_row) : 0);
     snprintf(include, sizeof include, "-I%s/tests/device/bad", b->root);
     snprintf(hidden, sizeof hidden, "-DHIDDEN=%d", shape.hidden);

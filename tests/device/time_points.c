@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/cuda/device.h"
+#include "kernels/cuda.h"
 #include "kernels/peer.h"
 #include "tests/device/compile_pool.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reduce.cu - the plainest sum of ranks with the call's number beside each number (kernels/peer.h,
+/* reduce.cuh - the plainest sum of ranks with the call's number beside each number (kernels/peer.h,
  * REDUCE_LL), and one thing wrong with it: PLANTED says which (enum planted below, 0: none). */
 #include "cuda.h"
 #include "cuda/lib/device.cuh"
