@@ -294,6 +294,21 @@ static int be_rank(int rank, int bench, const struct sum_points *points, const i
     return rc ? said("two GPUs", 0, e.msg) : 0;
 }
 
+/* The GPUs that this process may see: rank r has the r-th. */
+static void pick_gpu(int r)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES"),
+               *second = visible ? strchr(visible, ',') : 0;
+    char gpu[2][48] = {"0", "1"}, both[100];
+    if (second) {
+        snprintf(gpu[0], sizeof gpu[0], "%.*s", (int)(second - visible), visible);
+        snprintf(gpu[1], sizeof gpu[1], "%.*s", (int)strcspn(second + 1, ","), second + 1);
+    }
+    snprintf(both, sizeof both, "%s,%s", gpu[r], gpu[1 - r]);
+    setenv("CUDA_VISIBLE_DEVICES", gpu[r], 1);
+    setenv("WHET_RANK_GPUS", both, 1); /* areas for kernels of reduce, too */
+}
+
 static int two_on_two(int bench)
 {
     int to[2], status, failed = 0, none = 0;
@@ -304,8 +319,7 @@ static int two_on_two(int bench)
         return 1;
     for (int r = 1; r >= 0; r--) {
         if ((child[r] = fork()) == 0) {
-            setenv("CUDA_VISIBLE_DEVICES", r ? "1" : "0", 1);
-            setenv("WHET_RANK_GPUS", r ? "1,0" : "0,1", 1); /* areas for kernels of reduce, too */
+            pick_gpu(r);
             _exit(be_rank(r, bench, points, to));
         }
     }
@@ -323,6 +337,7 @@ static int two_on_two(int bench)
 
 int main(int argc, char **argv)
 {
+    setvbuf(stdout, NULL, _IOLBF, 0);
     int failed = two_on_two(argc > 1 && !strcmp(argv[1], "--bench"));
     failed += two_on_one();
     failed += by_nccl();

@@ -12,7 +12,7 @@ enum planted {
     OWN_COUNT,      /* counts its calls by itself */
     NO_CLEAN,       /* old words stay for ever */
     RESIDUAL_FIRST, /* other bits */
-    OWN_FIRST,      /* other bits on other ranks */
+    OWN_FIRST,      /* own number and residual, then the others': other bits on other ranks */
     SHORT,          /* leaves the last number out */
     PAST_END,
     SPINS,      /* waits on when the world is over */
@@ -79,7 +79,7 @@ __device__ void add(const struct peer_reduce_args &a, unsigned call, int first, 
 {
     for (int i = first; i < pairs - (PLANTED == SHORT); i += STRIDE) {
         float2 rest = ((const float2 *)a.residual)[i], sum = make_float2(0, 0);
-        bool begun = PLANTED == RESIDUAL_FIRST;
+        bool begun = PLANTED == RESIDUAL_FIRST || PLANTED == OWN_FIRST;
         if (begun)
             sum = rest;
         for (int k = 0; k < a.area.world; k++) {
@@ -88,7 +88,7 @@ __device__ void add(const struct peer_reduce_args &a, unsigned call, int first, 
             sum = begun ? make_float2(sum.x + v.x, sum.y + v.y) : v;
             begun = true;
         }
-        if (PLANTED != RESIDUAL_FIRST)
+        if (PLANTED != RESIDUAL_FIRST && PLANTED != OWN_FIRST)
             sum = make_float2(sum.x + rest.x, sum.y + rest.y);
         ((float2 *)a.out)[i] = sum;
     }
