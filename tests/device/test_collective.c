@@ -276,9 +276,9 @@ static int as_rank(struct pair *p, const char *id, struct err *e)
 }
 
 /* In a child: what was not shown is 77. */
-static int be_rank(int rank, int bench, const struct sum_points *points, const int to[2])
+static int be_rank(int rank, int bench, const int to[2])
 {
-    struct pair p = {.rank = rank, .bench = bench, .points = points};
+    struct pair p = {.rank = rank, .bench = bench};
     struct err e = {""};
     char id[2 * NCCL_ID];
     int gpus = 0;
@@ -290,6 +290,9 @@ static int be_rank(int rank, int bench, const struct sum_points *points, const i
                           : read(to[0], id, sizeof id) == sizeof id;
     if (!told)
         return said("two GPUs", 0, e.msg);
+    const char *root = getenv("WHET_SOURCE_ROOT");
+    if (bench)
+        p.points = sum_points_compile(root ? root : ".", "sm_90a");
     int rc = as_rank(&p, id, &e);
     return rc ? said("two GPUs", 0, e.msg) : 0;
 }
@@ -313,14 +316,12 @@ static int two_on_two(int bench)
 {
     int to[2], status, failed = 0, none = 0;
     pid_t child[2];
-    const char *root = getenv("WHET_SOURCE_ROOT");
-    struct sum_points *points = bench ? sum_points_compile(root ? root : ".", "sm_90a") : NULL;
     if (pipe(to))
         return 1;
     for (int r = 1; r >= 0; r--) {
         if ((child[r] = fork()) == 0) {
             pick_gpu(r);
-            _exit(be_rank(r, bench, points, to));
+            _exit(be_rank(r, bench, to));
         }
     }
     for (int r = 1; r >= 0; r--) {

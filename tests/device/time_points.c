@@ -82,7 +82,7 @@ struct sum_points *sum_points_compile(const char *root, const char *arch)
             s->cubin[i][k] = s->job[i][k].cubin;
             s->job[i][k].cubin = NULL;
         }
-    compile_pool_end(pool); /* no thread is left when ranks are forked */
+    compile_pool_end(pool);
     return s;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* time_points.h - points of the template of reduce, compiled once and then run by two ranks, each
- * in its own process: whether their sums are right, and what one takes in a graph. */
+/* time_points.h - points of the template of reduce, run by two ranks, each in a process of its
+ * own: whether their sums are right, and what one takes in a graph. */
 #ifndef WHET_TESTS_DEVICE_TIME_POINTS_H
 #define WHET_TESTS_DEVICE_TIME_POINTS_H
 
@@ -8,7 +8,8 @@
 
 #include "engine/collective.h"
 
-/* By all cores, before any process of a rank and any of CUDA begins; for `arch`. */
+/* By all cores, for `arch`. In each rank, which makes the same ones: a process that has compiled
+ * must not be forked any more, since NVRTC may leave the driver open in it. */
 struct sum_points *sum_points_compile(const char *root, const char *arch);
 
 /* What a rank has for it: its stream, and memory on its GPU. */
