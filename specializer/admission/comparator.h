@@ -13,7 +13,7 @@
 #include "config/err.h"
 
 /* Precision of activations that a kernel declares; PRECISION_F32 unless numerics is `reduced`. */
-enum precision { PRECISION_F32, PRECISION_BF16, PRECISION_INT8 };
+enum precision { PRECISION_F32, PRECISION_BF16, PRECISION_INT8, PRECISION_E4M3 };
 
 struct rule {
     double factor; /* times eager's own error: 2 */
@@ -38,6 +38,9 @@ struct comparison {
     double times;   /* eager's error is what the refused one's is; 0: refused for something else */
 };
 void comparison_start(struct comparison *j);
+/* What a declared precision may add to the largest and to the rms error of a row. */
+double precision_max(enum precision p);
+double precision_rms(enum precision p);
 /* 0, or -1 with what is wrong: "row 3: 12 values not finite", "row 0: error 4.1 times eager's". */
 int compare(struct comparison *j, const struct rule *rule, const struct outcome *o,
             struct err *err);

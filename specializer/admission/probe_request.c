@@ -18,7 +18,7 @@
 
 enum { REQUEST_MAX = 1 << 20 };
 static const char *const numerics_text[] = {"tolerance", "bit_equal", "reduced", "frozen"};
-static const char *const precision_text[] = {"f32", "bf16", "int8"};
+static const char *const precision_text[] = {"f32", "bf16", "int8", "e4m3"};
 static const char *const depth_text[] = {"full", "short", "whole", "end"};
 static const char *const verdict_text[] = {"pass", "refuse", "error"};
 
@@ -189,7 +189,7 @@ static const char *read_fields(struct probe_request *q, const cJSON *j)
     int r = region ? region_parse(region) : -1;
     int numerics = choice(string_of(j, "numerics"), numerics_text, 4);
     int depth = choice(string_of(j, "depth"), depth_text, 4);
-    int precision = choice(string_of(j, "precision"), precision_text, 3);
+    int precision = choice(string_of(j, "precision"), precision_text, 4);
     int machine = choice(string_of(j, "machine"), machine_text, 2);
     const cJSON *seed = cJSON_GetObjectItemCaseSensitive(j, "seed");
     if (machine < 0)

@@ -107,6 +107,9 @@ static void comparator_gives_a_declared_precision_its_budget_and_no_more(void **
     assert_int_equal(judged(1e-7, 3e-2, 1, &rule, &j, &err), -1);
     rule.precision = PRECISION_F32;
     assert_int_equal(judged(1e-7, 3e-3, 1, &rule, &j, &err), -1);
+    rule.precision = PRECISION_E4M3;
+    assert_int_equal(judged(1e-7, 3e-2, 1, &rule, &j, &err), 0);
+    assert_int_equal(judged(1e-7, 2e-1, 1, &rule, &j, &err), -1);
 }
 
 static void comparator_compares_unsampled_rows_with_eager(void **state)

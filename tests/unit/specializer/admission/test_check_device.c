@@ -341,11 +341,13 @@ static void a_request_brings_machine_and_shape_to_the_probe(void **state)
                               .region = REGION_HEAD,
                               .m_from = 1,
                               .m_to = 4,
+                              .precision = PRECISION_E4M3,
                               .threads = 1},
                          back;
     assert_int_equal(probe_request_write(&q, path, &err), 0);
     assert_int_equal(probe_request_read(&back, path, &err), 0);
     assert_int_equal(back.machine, MACHINE_CUDA);
+    assert_int_equal(back.precision, PRECISION_E4M3);
     assert_int_equal(back.shape.arch, ARCH_QWEN3);
     assert_int_equal(back.shape.vocab, shape.vocab);
     assert_true(back.shape.tied_head && !back.shape.rope_interleaved);
@@ -373,11 +375,31 @@ static void logits_that_drift_are_told_from_ties(void **state)
         own[i] += i % 2 ? 0.02f : -0.02f; /* noise: may only change what is nearly a tie */
     end_compare(eager, own, TOKENS, VOCAB, 0, &r);
     assert_true(!r.bit_equal && r.changed == 0);
-    assert_int_equal(end_verdict(NUMERICS_TOLERANCE, 2e-3, &r, &err), 0);
+    assert_int_equal(end_verdict(NUMERICS_TOLERANCE, PRECISION_F32, 2e-3, &r, &err), 0);
     for (int i = 0; i < VOCAB; i++)
         own[i] = -own[i];
     end_compare(eager, own, TOKENS, VOCAB, 0, &r);
-    assert_int_equal(end_verdict(NUMERICS_TOLERANCE, 2e-3, &r, &err), -1);
+    assert_int_equal(end_verdict(NUMERICS_TOLERANCE, PRECISION_F32, 2e-3, &r, &err), -1);
+}
+
+/* Activations in e4m3 may move the logits by 5 % of their spread, and change what was nearly a tie.
+ */
+static void logits_of_e4m3_are_held_to_their_own_spread(void **state)
+{
+    (void)state;
+    struct err err = {""};
+    struct end_result r = {.tokens = 16, .top1 = 0.94, .kl = 0.011, .spread = 3};
+    assert_int_equal(end_verdict(NUMERICS_REDUCED, PRECISION_E4M3, 2e-3, &r, &err), 0);
+    assert_int_equal(end_verdict(NUMERICS_REDUCED, PRECISION_INT8, 2e-3, &r, &err), -1);
+    r.kl = 0.012; /* (0.05 * 3)^2 / 2 is 0.01125 */
+    assert_int_equal(end_verdict(NUMERICS_REDUCED, PRECISION_E4M3, 2e-3, &r, &err), -1);
+    r.kl = 0.001;
+    r.changed = 1;
+    assert_int_equal(end_verdict(NUMERICS_REDUCED, PRECISION_E4M3, 2e-3, &r, &err), -1);
+
+    float eager[4] = {1, 5, 1, 5}, own[4] = {1, 5, 1, 5};
+    end_compare(eager, own, 1, 4, 0, &r);
+    assert_float_equal(r.spread, 2, 1e-9);
 }
 
 #define TEST(name) cmocka_unit_test_setup(name, reset)
@@ -398,6 +420,7 @@ int main(void)
         TEST(a_drawn_model_serves_the_next_request_of_its_region_too),
         TEST(a_request_brings_machine_and_shape_to_the_probe),
         TEST(logits_that_drift_are_told_from_ties),
+        TEST(logits_of_e4m3_are_held_to_their_own_spread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
