@@ -159,6 +159,7 @@ struct engine {
     _Atomic bool inbox;           /* something of the above waits: read without the lock */
     _Atomic bool slice_here;      /* `slice` is set */
     _Atomic double yield_windows; /* engine_yield_windows() */
+    _Atomic bool opening;         /* engine_opening() */
 
     struct canary *canary;             /* engine thread */
     struct slice_meter meter, windows; /* of slices, of yield windows; engine thread */

@@ -162,15 +162,16 @@ static int open_backend(struct engine *e, struct backend_options *o, struct err 
     if (failed)
         return -1;
     const struct kernel *eager[REGION_NODES];
+    bool spans = e->ops->span && !e->model->alone; /* a rank has no such slots */
     for (int r = 0; r < REGION_COUNT; r++)
         eager[r] = e->ops->eager(e->backend, (enum region)r);
-    for (int r = REGION_COUNT; e->ops->span && r < REGION_LOCAL; r++)
+    for (int r = REGION_COUNT; spans && r < REGION_LOCAL; r++)
         eager[r] = e->ops->span(e->backend, (enum region)r);
     e->plan = plan_build_ranks(&e->model->shape, e->ranks ? ranks_world(e->ranks) : 1);
     if (e->ranks)
         e->dispatch = engine_ranks_table(e->ops, e->backend);
     else
-        e->dispatch = e->ops->span ? dispatch_open_spans(eager) : dispatch_open(eager);
+        e->dispatch = spans ? dispatch_open_spans(eager) : dispatch_open(eager);
     if (e->ops->step_start)
         dispatch_pipelined(e->dispatch);
     e->ops->set_dispatch(e->backend, e->dispatch);

@@ -60,15 +60,17 @@ struct model {
     struct shard shard; /* what of a larger model this is: then the shape is the rank's own, and
                            the name, the hash and the description are the whole model's. All zero:
                            a whole model */
-    void *files;        /* the mappings; model.c's own */
+    bool alone;  /* a part by name (random:NAME/RANKS), which no other ranks compute with: its
+                    vocabulary is its rows of the head, and it has a name of its own */
+    void *files; /* the mappings; model.c's own */
 };
 
 /* Progress 0..1 of the load (page-in and conversion); called from the loading thread. */
 typedef void model_progress_fn(void *ctx, double fraction);
 
 /* Opens a .gguf file, a directory, or random weights of a known shape ("random:qwen3-1.7b",
- * "random:qwen3-1.7b:q4_k"; a
- * vocabulary of bytes and made-up words comes with them). NULL with a message in `err`.
+ * "random:qwen3-1.7b:q4_k"; "random:qwen3-4b/2" is what rank 0 of two has of it; a vocabulary of
+ * bytes and made-up words comes with them). NULL with a message in `err`.
  * `with_tokenizer` false skips the vocabulary (the probe needs none). Without `progress` pages come
  * in when they are used. */
 struct model *model_open(const char *path, bool with_tokenizer, model_progress_fn *progress,
@@ -98,7 +100,8 @@ void model_rope_frequencies(const struct model_shape *shape, double *frequency);
  * and benchmarks. Weights of Q formats are quantized from the same random floats. NULL if
  * model_open() would refuse the shape or a row is no whole number of blocks of `t`. */
 struct model *model_random(const struct model_shape *shape, enum dtype t, uint64_t seed);
-/* The format of "random:NAME:FORMAT" (any case; bf16 without one); DTYPE_COUNT: not known. */
+/* The format of "random:NAME[/RANKS]:FORMAT" (any case; bf16 without one); DTYPE_COUNT: not known.
+ */
 enum dtype model_random_type(const char *path);
 
 #endif

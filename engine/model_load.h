@@ -50,10 +50,15 @@ void model_describe(struct model *m, const char *title);
 int model_open_gguf(struct model *m, bool with_tokenizer, struct err *err);
 int model_open_hf(struct model *m, bool with_tokenizer, struct err *err);
 
-/* model_shapes.c: paths of the form random:NAME. */
+/* model_shapes.c: paths of the form random:NAME[/RANKS][:FORMAT]. */
 bool model_is_random(const char *path);
 /* The shapes that have a name, from 0 on; NULL behind the last. */
 const struct model_shape *model_shape_at(int index, const char **name);
+/* The shape of the model that such a path opens, and what part of NAME's that is (all zero: the
+ * whole). -1 with a message naming the path: a name, a number of ranks or a format that is none, or
+ * a cut that shard_plan() refuses. */
+int model_named_shape(const char *path, struct model_shape *shape, struct shard *cut,
+                      struct err *err);
 struct model *model_open_named(const char *path, bool with_tokenizer, struct err *err);
 
 #endif

@@ -122,6 +122,9 @@ int model_take_part(struct model *m, int32_t world, int32_t rank, model_progress
                     void *ctx, int64_t *read, struct err *err)
 {
     struct taking k = {.m = m, .whole = m->shape, .progress = progress, .ctx = ctx, .err = err};
+    if (m->shard.world > 1)
+        return err_set(err, "%s: is one rank's part of a model, which cannot be cut again",
+                       m->name);
     if (shard_plan(&m->shape, world, rank, &k.cut, err) || shard_check_blocks(&k.cut, m, err))
         return err_prefix(err, "%s", m->name);
     k.total = shard_bytes(&k.cut, m);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model_shapes.c - models by name, with random weights: `random:NAME` or `random:NAME:FORMAT` where
- * a path is expected.
+/* model_shapes.c - models by name, with random weights: `random:NAME`, `random:NAME/RANKS` or
+ * either with `:FORMAT` behind it, where a path is expected.
  *
  * What a machine does with a shape when the model's files are not there. Speed does not depend on
  * the values of weights, so such a model is served and measured like a real one; its text means
@@ -9,6 +9,10 @@
  * same model. Its tokenizer is made up too: bytes, three control tokens for ChatML, and a made-up
  * word for every other id, so that each token has text and whole answers can be watched and
  * compared.
+ *
+ * `random:NAME/RANKS` is what rank 0 of so many has of the shape (shard.h), as a model by itself: a
+ * search on one device is then of the very matrices that a rank has. Its vocabulary is the rank's
+ * rows of the head. What it lacks are the other ranks' sums, so its text means even less.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -59,10 +63,10 @@ const struct model_shape *model_shape_at(int index, const char **name)
     return &shapes[index].shape;
 }
 
-/* The shape that "NAME" or "NAME:FORMAT" has, or NULL. */
+/* The whole shape that "NAME[/RANKS][:FORMAT]" names, or NULL. */
 static const struct model_shape *model_shape_named(const char *name)
 {
-    size_t n = strcspn(name, ":");
+    size_t n = strcspn(name, "/:");
     for (int i = 0; i < SHAPES; i++)
         if (strlen(shapes[i].name) == n && strncmp(shapes[i].name, name, n) == 0)
             return &shapes[i].shape;
@@ -112,16 +116,22 @@ static int32_t spell_word(int32_t id, char *out)
     return n;
 }
 
-/* Encodes any text, as bytes: without merges no word is ever put together. */
+/* Encodes any text, as bytes: without merges no word is ever put together. In the smallest
+ * vocabulary the control tokens stand where the last bytes would, which no UTF-8 text has. */
 static struct tokenizer *made_up_tokenizer(int32_t vocab, struct err *err)
 {
+    if (vocab < BYTES) {
+        err_set(err, "%d tokens are too few for a tokenizer, which needs %d", vocab, (int)BYTES);
+        return NULL;
+    }
+    int32_t first = vocab < FIRST_WORD ? vocab - CONTROLS : BYTES; /* control token */
     char(*spelled)[WORD] = xcalloc((size_t)vocab, sizeof *spelled);
     const char **text = xcalloc((size_t)vocab, sizeof *text);
     int32_t *length = xcalloc((size_t)vocab, sizeof *length);
     uint8_t *kind = xcalloc((size_t)vocab, sizeof *kind); /* TOKEN_NORMAL */
     for (int32_t i = 0; i < vocab; i++) {
-        bool is_control = i >= BYTES && i < FIRST_WORD;
-        text[i] = is_control ? control[i - BYTES] : spelled[i];
+        bool is_control = i >= first && i < first + CONTROLS;
+        text[i] = is_control ? control[i - first] : spelled[i];
         length[i] = is_control  ? (int32_t)strlen(text[i])
                     : i < BYTES ? spell_byte(i, spelled[i])
                                 : spell_word(i, spelled[i]);
@@ -133,7 +143,7 @@ static struct tokenizer *made_up_tokenizer(int32_t vocab, struct err *err)
                                .kind = kind,
                                .pre = "gpt-2",
                                .bos = -1,
-                               .eos = BYTES + 2};
+                               .eos = first + 2};
     struct tokenizer *t = tokenizer_build(&src, err);
     free(spelled);
     free((void *)text);
@@ -154,33 +164,81 @@ static int unknown(const char *name, struct err *err)
     return err_set(err, "random:%s is not known; there are %s", name, known);
 }
 
+/* What a name says. */
+struct named {
+    const struct model_shape *whole;
+    struct model_shape shape; /* the whole one's, or a rank's own */
+    struct shard cut;         /* all zero: of nothing */
+    enum dtype type;
+};
+
+/* The rank's shape, whose vocabulary is the rows that it has of the head. */
+static int read_ranks(const char *name, struct named *n, struct err *err)
+{
+    const char *at = name + strcspn(name, "/:");
+    char *end = NULL;
+    n->shape = *n->whole;
+    if (*at != '/')
+        return 0;
+    long world = at[1] >= '1' && at[1] <= '9' ? strtol(at + 1, &end, 10) : 0;
+    if (world < 1 || world > SHARD_WORLD_MAX || (*end && *end != ':'))
+        return err_set(err, "random:%s: a number of ranks from 1 to %d belongs behind the /", name,
+                       SHARD_WORLD_MAX);
+    if (world == 1)
+        return 0;
+    if (shard_plan(n->whole, (int32_t)world, 0, &n->cut, err))
+        return err_prefix(err, "random:%s", name);
+    n->shape = shard_shape(&n->cut, n->whole);
+    n->shape.vocab = n->cut.vocab.count;
+    return 0;
+}
+
+static int read_name(const char *path, struct named *n, struct err *err)
+{
+    const char *name = path + sizeof prefix - 1;
+    *n = (struct named){.whole = model_shape_named(name), .type = model_random_type(path)};
+    if (!n->whole)
+        return unknown(name, err);
+    if (read_ranks(name, n, err))
+        return -1;
+    if (n->type == DTYPE_COUNT)
+        return err_set(err,
+                       "random:%s: the format after the name is not known; there are bf16, f16, "
+                       "f32, q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, "
+                       "iq4_xs, mxfp4 and f8",
+                       name);
+    return 0;
+}
+
+int model_named_shape(const char *path, struct model_shape *shape, struct shard *cut,
+                      struct err *err)
+{
+    struct named n;
+    if (read_name(path, &n, err))
+        return -1;
+    *shape = n.shape;
+    *cut = n.cut;
+    return 0;
+}
+
 struct model *model_open_named(const char *path, bool with_tokenizer, struct err *err)
 {
     const char *name = path + sizeof prefix - 1;
-    const struct model_shape *shape = model_shape_named(name);
-    if (!shape) {
-        unknown(name, err);
+    struct named n;
+    if (read_name(path, &n, err))
         return NULL;
-    }
-    enum dtype type = model_random_type(path);
-    if (type == DTYPE_COUNT) {
-        err_set(err,
-                "random:%s: the format after the name is not known; there are bf16, f16, f32, "
-                "q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4 "
-                "and f8",
-                name);
-        return NULL;
-    }
-    struct model *m = model_random(shape, type, SEED);
+    struct model *m = model_random(&n.shape, n.type, SEED);
     if (!m) {
         err_set(err, "random:%s: rows of this shape are not whole blocks of %s", name,
-                dtype_name(type));
+                dtype_name(n.type));
         return NULL;
     }
     free(m->path);
     free(m->name);
     m->path = xasprintf("%s%s", prefix, name);
     m->name = xasprintf("random-%s", name);
+    m->shard = n.cut;
+    m->alone = n.cut.world > 1;
     char *title = xasprintf("%s with random weights", name);
     free(m->description);
     model_describe(m, title);
@@ -188,8 +246,9 @@ struct model *model_open_named(const char *path, bool with_tokenizer, struct err
     if (!with_tokenizer)
         return m;
     m->chat_template = xstrdup(chatml);
-    m->tokenizer = made_up_tokenizer(shape->vocab, err);
+    m->tokenizer = made_up_tokenizer(n.shape.vocab, err);
     if (!m->tokenizer) {
+        err_prefix(err, "random:%s", name);
         model_close(m);
         return NULL;
     }

@@ -26,6 +26,10 @@ int engine_slices(struct engine *e, slice_fn *run, void *ctx);
  * longer. Half of specializer.share is left to slices in any case. */
 void engine_yield_windows(struct engine *e, double share);
 
+/* An opening begins or ends: on a CPU slices are a quarter as far apart in it
+ * (specializer.cpu_slice_steps). */
+void engine_opening(struct engine *e, bool opening);
+
 /* Canary: one candidate, or several that are judged together. A step that uses the slots of just
  * the candidates of one cell runs with all of them or with none, by a coin toss; any other step
  * runs with none. Where several ranks compute the model, there is one candidate. The engine thread

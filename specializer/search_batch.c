@@ -366,8 +366,8 @@ static bool leads(const struct slot_search *p, const struct candidate *c)
                    f->evidence.bench.low < c->evidence.bench.low));
 }
 
-/* Who is benched next. In an opening the shortest bench goes first: that of the head takes slices
- * that are seconds apart, in which the others, and live steps with them, would wait. */
+/* Who is benched next. In an opening the shortest bench goes first: that of the head takes several
+ * slices, between which steps go by, and the others, and live steps with them, would wait. */
 static struct trial *next_ready(struct specializer *s)
 {
     struct search_batch *r = &s->batch;

@@ -64,6 +64,7 @@ static void look_after_children(struct specializer *s)
     specializer_observe(s);
     search_batch_children(s);
     engine_yield_windows(s->engine, windows_for(s));
+    engine_opening(s->engine, s->batch.opening);
 }
 
 void specializer_wait(struct specializer *s, double seconds)

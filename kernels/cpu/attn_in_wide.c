@@ -48,7 +48,7 @@ static void run(const void *args, const struct team *team)
 {
     const struct attn_in_args *a = args;
     struct wide w;
-    wide_begin(&w, team, UNITS, a->x, a->m, a->norm, a->eps, WTYPE_LARGE, UNIT / PANEL);
+    wide_begin(&w, team, UNITS, a->x, NULL, a->m, a->norm, a->eps, WTYPE_LARGE, UNIT / PANEL);
     amx_begin();
     for (int g = w.units.first; g < w.units.end; g += w.units.step) {
         struct qkv_unit u = qkv_unit(g);

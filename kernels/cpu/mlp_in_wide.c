@@ -49,7 +49,7 @@ static void run(const void *args, const struct team *team)
     const struct mlp_in_args *a = args;
     struct wide w, w2;
     float gate[TILE * UNIT] = {0}, up[TILE * UNIT] = {0};
-    wide_begin(&w, team, (FFN + UNIT - 1) / UNIT, a->x, a->m, a->norm, a->eps, WTYPE_LARGE,
+    wide_begin(&w, team, (FFN + UNIT - 1) / UNIT, a->x, NULL, a->m, a->norm, a->eps, WTYPE_LARGE,
                2 * PANELS);
     w2 = w;
     w2.panels += PANELS * wide_panel_bytes(WTYPE);

@@ -41,7 +41,7 @@ static void run(const void *args, const struct team *team)
     const struct out_args *a = args;
     struct wide w;
     float dot[TILE * UNIT];
-    wide_begin(&w, team, (HIDDEN + UNIT - 1) / UNIT, a->in, a->m, NULL, 0.0f, WTYPE, PANELS);
+    wide_begin(&w, team, (HIDDEN + UNIT - 1) / UNIT, a->in, NULL, a->m, NULL, 0.0f, WTYPE, PANELS);
     amx_begin();
     for (int u = w.units.first; u < w.units.end; u += w.units.step) {
         int n = u * UNIT, left = HIDDEN - n, count = left < UNIT ? left : UNIT;

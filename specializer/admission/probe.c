@@ -59,6 +59,7 @@ static void fill_request(const struct stage_env *env, const struct candidate *c,
     int32_t most = env->model->shape.max_context;
     q->machine = env->machine->kind;
     q->shape = env->model->shape;
+    q->shape.vocab = env->model->head.rows; /* a rank's own */
     q->model = xstrdup(env->model->path ? env->model->path : "");
     q->object = xstrdup(c->object);
     q->name = xstrdup(c->name);
@@ -75,7 +76,7 @@ static void fill_request(const struct stage_env *env, const struct candidate *c,
     q->text = c->body[0] != 0;
     /* A slot reads one of them: its probe has no other. */
     q->own_formats = env->model->own_formats && !(env->model->bf16_copies && s->m > OWN_MOST);
-    q->ranks = env->model->shard.world > 1 ? env->model->shard.world : 1;
+    q->ranks = env->model->shard.world > 1 && !env->model->alone ? env->model->shard.world : 1;
     q->seed = (uint64_t)env->config->specializer_seed;
 }
 

@@ -25,12 +25,12 @@ char *model_shape_text(const struct model *m)
         at += (size_t)snprintf(types + at, sizeof types - at, " %d/%d/%d", f.WTYPE, f.WTYPE_2,
                                f.WTYPE_3);
     }
-    if (m->shard.world > 1) /* the head has fewer rows, and less was proved (docs/scaling.md) */
+    if (m->shard.world > 1) /* less was proved, and of sums the number counts (docs/scaling.md) */
         snprintf(ranks, sizeof ranks, " ranks=%d", m->shard.world);
     return xasprintf("arch=%d layers=%d hidden=%d heads=%d/%d dim=%d ffn=%d vocab=%d interleaved=%d"
                      " bias=%d qk_norm=%d types=%s%s",
                      s->arch, s->layers, s->hidden, s->heads, s->kv_heads, s->head_dim, s->ffn,
-                     s->vocab, s->rope_interleaved, f.HAS_BIAS, f.HAS_QK_NORM, types, ranks);
+                     f.VOCAB, s->rope_interleaved, f.HAS_BIAS, f.HAS_QK_NORM, types, ranks);
 }
 
 void key_parts_fill(struct key_parts *k, const char *device, const char *compiler,

@@ -34,6 +34,10 @@
 #define TABLE_DEF "kernels/cpu/mlp_in_wide.def"
 #include "specializer/candidate/template_table.h"
 
+#define TABLE head_wide
+#define TABLE_DEF "kernels/cpu/head_wide.def"
+#include "specializer/candidate/template_table.h"
+
 #define TABLE out_wide
 #define TABLE_DEF "kernels/cpu/out_wide.def"
 #include "specializer/candidate/template_table.h"

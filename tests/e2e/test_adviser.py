@@ -242,6 +242,7 @@ def test_an_ablation_shows_as_much_history_as_it_is_told(mailbox, tmp_path):
         moves = [r for r in asked if "nodes" in r]
         shown[history] = {name for r in moves for node in r["nodes"] for name in node}
         assert all(r["results"]["measured"] > 0 or r["results"]["refused"] for r in moves)
+        box.close()  # or two would answer the next one's letters
     assert shown == {1: {"node"}, 2: {"node", "parent"}}
 
 

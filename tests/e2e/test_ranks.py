@@ -304,13 +304,47 @@ def test_a_kernel_that_faults_on_another_rank_ends_the_server_and_is_proven_agai
         assert not shared_memory()
 
 
+@pytest.mark.timing  # as above
+def test_what_a_search_of_one_ranks_part_found_is_the_ranks(tmp_path):
+    """`random:tiny/2` is a rank's part of `random:tiny` as a model of its own. A winner of a search on it is
+    restored on both ranks of a server that has its store, and is what a bench of both loads."""
+    slot, store = "head/m1", str(tmp_path / "store.db")
+    one = ["--engine-backend=cpu", "--engine-threads=1", "--store", store]
+    run = lambda *command: subprocess.run([BINARY, *command], capture_output=True, text=True, timeout=PATIENCE)
+    won = lambda: [line.split()[0] for line in run("kernels", "list", "--store", store).stdout.splitlines()
+                   if line.split()[1:3] == ["active", slot]]
+    end, seconds = time.time() + 3 * PATIENCE, 6
+    while not won():  # a second or two is enough for the first candidate where nobody else wants the cores
+        tune = run("tune", "--model", TINY + "/2", "--slot", slot, "--seconds", str(seconds),
+                   "--specializer-min-gain=0", *one)
+        assert tune.returncode == 0 and time.time() < end, tune.stdout + tune.stderr
+        seconds = min(2 * seconds, PATIENCE // 2)
+    s = searching(2, slot, tmp_path / "key", "--specializer-paused=true", *one[1:], model=TINY)
+    try:
+        wait_active(s, slot, end)
+        assert [slot_of(s, slot)["kernel"]["id"]] == won()
+        assert sample(s, 'whet_specializer_candidates_total{stage="build",outcome="pass"}') == 0
+        agreed(s, 1)
+        assert len(count(s)) > 0
+        s.signal(signal.SIGTERM)
+        assert s.wait() == 0, s.text()
+    finally:
+        s.stop()
+    wait_gone(others(s).values())
+    bench = run("bench", "decode", "--model", TINY, "--batch", "1", "--context", "40", "--pairs", "1",
+                "--engine-ranks=2", *one)
+    assert bench.returncode == 0, bench.stderr
+    assert re.search(f"^  {slot} ", bench.stdout, re.M) and "1 slots hold winners" in bench.stdout, bench.stdout
+    assert not shared_memory()
+
+
 # ---- starting -----------------------------------------------------------------------------------
 
 
 def test_a_bench_runs_its_steps_on_all_ranks():
-    bench = lambda mode: subprocess.run(
-        [BINARY, "bench", mode, "--model", "random:tiny", "--batch", "1,3", "--context", "40", "--prompt", "40",
-         "--pairs", "1", "--engine-ranks=2", "--engine-backend=cpu", "--engine-threads=1"],
+    bench = lambda mode, model=TINY, n="2": subprocess.run(
+        [BINARY, "bench", mode, "--model", model, "--batch", "1,3", "--context", "40", "--prompt", "40",
+         "--pairs", "1", "--engine-ranks", n, "--engine-backend=cpu", "--engine-threads=1"],
         capture_output=True, text=True, timeout=PATIENCE)
     for mode, lines in (("decode", ["batch 1 context 40", "batch 3 context 40"]), ("prefill", ["prompt 40"])):
         run = bench(mode)
@@ -318,6 +352,10 @@ def test_a_bench_runs_its_steps_on_all_ranks():
         assert "rank 1 of 2 is ready" in run.stderr
         for line in lines:
             assert re.search(f"^{line} .*tok/s", run.stdout, re.M), run.stdout
+    part = bench("region", TINY + "/2", "1")  # what a rank's regions take is timed on one device
+    assert part.returncode == 0, part.stderr
+    assert "tiny/2 with random weights" in part.stdout
+    assert re.search(r"^  mlp_out +\d", part.stdout, re.M), part.stdout
     run = bench("step")
     assert run.returncode == 1 and "step measures regions, which it cannot of several ranks" in run.stderr
     assert "rank" not in run.stderr.split("whet bench: ")[0]
@@ -328,6 +366,12 @@ def test_a_model_that_cannot_be_cut_says_so(ranks):
     s = ranks(2, model=MODEL, wait=False)
     assert s.wait() == 1
     assert "2 ranks: 9 attention heads do not divide by them; 3 would do" in s.text()
+
+
+def test_a_ranks_part_is_not_cut_again(ranks):
+    s = ranks(2, model=TINY + "/2", wait=False)
+    assert s.wait() == 1
+    assert "random-tiny/2: is one rank's part of a model, which cannot be cut again" in s.text()
     wait_gone(others(s).values())
     assert not shared_memory()
 

@@ -56,7 +56,7 @@ def test_a_slot_on_eager_says_why(tmp_path):
     # Nothing is eleven times as fast as eager, so the first batch of a slot ends on the bench.
     command = [BINARY, "tune", "--model", MODEL, "--store", str(tmp_path / "store.db"),
                "--specializer-min-gain", "10", "--seconds", "600", "--slot", "mlp_out/m1",
-               "--slot", "head/m64", "--slot", "head/m1", "--slot", "attn_in/m1"]
+               "--slot", "head/m1", "--slot", "attn_in/m1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                           text=True) as process:
         first = process.stdout.readline()
@@ -68,9 +68,8 @@ def test_a_slot_on_eager_says_why(tmp_path):
     table = table_of(rest)
     slot = first.split()[2]
     assert re.search("  eager; " + reason + "$", table[slot]), rest
-    assert table["head/m64"].endswith("  eager; no template takes 64 tokens"), rest
     untouched = [line for line in table.values() if line.endswith("  eager; not searched yet")]
-    assert len(table) == 4 and untouched, rest
+    assert len(table) == 3 and untouched, rest
     assert max(len(line) for line in table.values()) < 160
 
 

@@ -43,27 +43,28 @@ INLINE int64_t wide_scratch(const int type, int m, int size, int normed, int pan
 }
 
 /* Digits of tokens [from, to). */
-INLINE void wide_prepare(uint8_t *at, const float *x, int from, int to, const float *gain,
-                         float eps)
+INLINE void wide_prepare(uint8_t *at, const float *x, const int32_t *row, int from, int to,
+                         const float *gain, float eps)
 {
     float normed[K];
     for (int t = from; t < to; t++) {
-        const float *row = x + (int64_t)t * K;
+        const float *token = x + (int64_t)(row ? row[t] : t) * K;
         if (gain)
-            norm_row(normed, row, gain, K, eps, 0, K);
-        digits_fill(at, K, DIGITS, t, gain ? normed : row, 0, K / BLOCK);
+            norm_row(normed, token, gain, K, eps, 0, K);
+        digits_fill(at, K, DIGITS, t, gain ? normed : token, 0, K / BLOCK);
     }
 }
 
-INLINE void wide_begin(struct wide *w, const struct team *team, int units, const float *x, int m,
-                       const float *gain, float eps, const int type, int panels)
+INLINE void wide_begin(struct wide *w, const struct team *team, int units, const float *x,
+                       const int32_t *row, int m, const float *gain, float eps, const int type,
+                       int panels)
 {
     const int from = (int)((int64_t)m * team->rank / team->size);
     const int to = (int)((int64_t)m * (team->rank + 1) / team->size);
     w->digits = team->scratch;
     w->panels = w->digits + digits_bytes(K, DIGITS, m) +
                 (int64_t)team->rank * panels * wide_panel_bytes(type);
-    wide_prepare(w->digits, x, from, to, gain, eps);
+    wide_prepare(w->digits, x, row, from, to, gain, eps);
     if (SPLIT < 2)
         team->barrier(team);
     w->units = SPLIT < 2 ? share_groups(team, units, SPLIT) : (struct share){0, units, 1};

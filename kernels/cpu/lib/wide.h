@@ -109,13 +109,12 @@ INLINE float wide_top(const float *x)
         _mm512_max_ps(_mm512_max_ps(top[0], top[1]), _mm512_max_ps(top[2], top[3])));
 }
 
-/* Token t as a row of its tile; the last token fills up the last tile. */
-INLINE void wide_row(uint8_t *tiles, int t, int m, const float *x, const float *gain, float eps)
+/* Token t, which is the row of x at `from`, as a row of its tile. */
+INLINE void wide_row(uint8_t *tiles, int t, const float *from, const float *gain, float eps)
 {
     float row[K];
     uint8_t *tile = tiles + t / TILE * wide_tile_bytes();
     float *scale = wide_back(tile) + t % TILE * 2;
-    const float *from = x + (int64_t)(t < m ? t : m - 1) * K;
     if (gain) {
         norm_row(row, from, gain, K, eps, 0, K);
         from = row;
@@ -132,9 +131,12 @@ INLINE void wide_row(uint8_t *tiles, int t, int m, const float *x, const float *
 
 #endif
 
-/* Makes the input ready and says what is the rank's. `units` units of rows. */
-INLINE void wide_begin(struct wide *w, const struct team *team, int units, const float *x, int m,
-                       const float *gain, float eps, const int type, int panels)
+/* Makes the input ready and says what is the rank's. `units` units of rows. Token t is row row[t]
+ * of x, or row t if `row` is null; others are taken with a `gain` only. The last token fills up the
+ * last tile. */
+INLINE void wide_begin(struct wide *w, const struct team *team, int units, const float *x,
+                       const int32_t *row, int m, const float *gain, float eps, const int type,
+                       int panels)
 {
     uint8_t *at = team->scratch;
     int64_t input = wide_input_bytes(m, gain != NULL);
@@ -144,13 +146,16 @@ INLINE void wide_begin(struct wide *w, const struct team *team, int units, const
     w->tiles = at;
     w->panels = at + input + team->rank * panels * wide_panel_bytes(type);
 #if APART
-    for (int t = from; t < to || (t > from && t % TILE); t++)
-        wide_row(at, t, m, x, gain, eps);
+    for (int t = from; t < to || (t > from && t % TILE); t++) {
+        const int token = t < m ? t : m - 1;
+        wide_row(at, t, x + (int64_t)(row ? row[token] : token) * K, gain, eps);
+    }
 #else
     if (gain) {
         w->x = (float *)at;
         for (int t = from; t < to; t++)
-            norm_row((float *)at + (int64_t)t * K, x + (int64_t)t * K, gain, K, eps, 0, K);
+            norm_row((float *)at + (int64_t)t * K, x + (int64_t)(row ? row[t] : t) * K, gain, K,
+                     eps, 0, K);
     }
 #endif
     if (SPLIT < 2 && (APART || gain))

@@ -176,6 +176,82 @@ static void progress_goes_to_one(void **state)
     free(path);
 }
 
+/* ---- a part by name ---------------------------------------------------------------------------
+ */
+
+static void assert_sizes(const struct weight *a, const struct weight *b)
+{
+    assert_int_equal(a->rows, b->rows);
+    assert_int_equal(a->cols, b->cols);
+    assert_int_equal(a->type, b->type);
+}
+
+static void assert_layer_sizes(const struct layer *a, const struct layer *b)
+{
+    assert_sizes(&a->wq, &b->wq);
+    assert_sizes(&a->wk, &b->wk);
+    assert_sizes(&a->wv, &b->wv);
+    assert_sizes(&a->wo, &b->wo);
+    assert_sizes(&a->gate, &b->gate);
+    assert_sizes(&a->up, &b->up);
+    assert_sizes(&a->down, &b->down);
+}
+
+/* random:tiny/2 has the matrices that rank 0 of two has of random:tiny, and fewer tokens to embed.
+ */
+static void a_part_by_name_has_a_ranks_matrices(void **state)
+{
+    (void)state;
+    static const char *const format[] = {"", ":q8_0"};
+    for (int i = 0; i < 4; i++) {
+        int32_t world = i < 2 ? 2 : 4;
+        struct err err = {""};
+        char *whole = xasprintf("random:tiny%s", format[i % 2]);
+        char *name = xasprintf("random:tiny/%d%s", world, format[i % 2]);
+        struct model *rank = open_part(whole, world, 0, NULL);
+        struct model *own = model_open(name, false, NULL, NULL, &err);
+        assert_non_null(own);
+        assert_string_equal(own->path, name);
+        assert_int_equal(own->shard.world, world);
+        assert_true(own->alone && !rank->alone);
+        assert_sizes(&own->head, &rank->head);
+        assert_int_equal(own->head.rows, own->shape.vocab);
+        assert_int_equal(own->embed.rows, own->shape.vocab);
+        for (int32_t l = 0; l < own->shape.layers; l++)
+            assert_layer_sizes(&own->layer[l], &rank->layer[l]);
+        assert_int_equal(model_take_part(own, 2, 0, NULL, NULL, NULL, &err), -1);
+        assert_non_null(
+            strstr(err.msg, "is one rank's part of a model, which cannot be cut again"));
+        model_close(own);
+        model_close(rank);
+        free(name);
+        free(whole);
+    }
+}
+
+/* 256 tokens are bytes, but for the three that no UTF-8 text has; 128 are too few. */
+static void the_smallest_part_has_a_tokenizer(void **state)
+{
+    (void)state;
+    struct err err = {""};
+    const char text[] = "Ein M\xc3\xa4rchen \xe2\x9c\x93 \xff\x7f\n<|im_end|>";
+    struct model *m = model_open("random:tiny/2", true, NULL, NULL, &err);
+    int32_t *ids = NULL;
+    assert_non_null(m);
+    assert_int_equal(tokenizer_vocab(m->tokenizer), 256);
+    int64_t n = tokenizer_encode(m->tokenizer, text, sizeof text - 1, true, &ids, &err);
+    /* the byte that is none of UTF-8's becomes three, the last eight characters one token */
+    assert_int_equal(n, sizeof text - 1 + 2 - strlen("<|im_end|>") + 1);
+    assert_true(tokenizer_is_stop(m->tokenizer, ids[n - 1]));
+    for (int64_t i = 0; i < n; i++)
+        assert_in_range(ids[i], 0, 255);
+    free(ids);
+    model_close(m);
+    assert_null(model_open("random:tiny/4", true, NULL, NULL, &err));
+    assert_string_equal(err.msg,
+                        "random:tiny/4: 128 tokens are too few for a tokenizer, which needs 256");
+}
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static void what_cannot_be_cut_is_refused_with_the_models_name(void **state)
@@ -233,6 +309,8 @@ static void world_one_is_the_model_as_ever(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_part_by_name_has_a_ranks_matrices),
+        cmocka_unit_test(the_smallest_part_has_a_tokenizer),
         cmocka_unit_test(a_rank_has_its_slices_and_read_no_more),
         cmocka_unit_test(every_format_is_cut_at_its_blocks),
         cmocka_unit_test(the_kernel_counts_no_more_than_the_part),

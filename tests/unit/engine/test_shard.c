@@ -211,6 +211,78 @@ static void one_rank_has_the_whole_model(void **state)
     assert_int_equal(cut.vocab.count, s->vocab);
 }
 
+/* ---- a part by name ---------------------------------------------------------------------------
+ */
+
+/* Divided by hand. The head's rows are a whole number of 64, if each rank has so many. */
+static void check_part(const struct model_shape *own, const struct model_shape *s, int32_t world)
+{
+    int32_t tokens = (s->vocab + world - 1) / world;
+    if (s->vocab >= 64 * world)
+        tokens = (tokens + 63) / 64 * 64;
+    assert_int_equal(own->layers, s->layers);
+    assert_int_equal(own->hidden, s->hidden);
+    assert_int_equal(own->head_dim, s->head_dim);
+    assert_int_equal(own->heads, s->heads / world);
+    assert_int_equal(own->kv_heads, world < s->kv_heads ? s->kv_heads / world : 1);
+    assert_int_equal(own->ffn, s->ffn / world);
+    assert_int_equal(own->vocab, tokens);
+    assert_int_equal(own->tied_head, s->tied_head && world == 1);
+}
+
+static void check_named(const char *name, const struct model_shape *s, int32_t world)
+{
+    struct model_shape own, rank;
+    struct shard part, cut;
+    struct err err = {""}, why = {""};
+    char *path = xasprintf("random:%s/%d:q8_0", name, world);
+    int rc = model_named_shape(path, &own, &part, &err);
+    assert_int_equal(rc, possible(s, world) ? 0 : -1);
+    assert_int_equal(rc, shard_plan(s, world, 0, &cut, &why));
+    if (rc) {
+        char *words = xasprintf("%s: %s", path, why.msg);
+        assert_string_equal(err.msg, words);
+        free(words);
+    } else {
+        check_part(&own, s, world);
+        rank = shard_shape(&cut, s);
+        rank.vocab = shard_part(&cut, s, SHARD_HEAD).rows.count;
+        assert_same(&own, &rank);
+        assert_int_equal(part.world, world > 1 ? world : 0);
+        assert_int_equal(part.rank, 0);
+    }
+    free(path);
+}
+
+static void a_part_by_name_has_the_sizes_of_rank_0(void **state)
+{
+    (void)state;
+    const struct model_shape *s;
+    const char *name;
+    for (int i = 0; (s = model_shape_at(i, &name)); i++)
+        for (int32_t w = 1; w <= SHARD_WORLD_MAX; w++)
+            check_named(name, s, w);
+}
+
+static void a_number_of_ranks_that_is_none_is_refused(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {
+        "", "0", "-1", "x", "2x", " 2", "02", "2/2", "65", "+2", "99999999999999999999"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct model_shape own;
+        struct shard part;
+        struct err err = {""};
+        char *path = xasprintf("random:tiny/%s", wrong[i]);
+        char *words = xasprintf("%s: a number of ranks from 1 to 64", path);
+        assert_int_equal(model_named_shape(path, &own, &part, &err), -1);
+        if (strncmp(err.msg, words, strlen(words)) != 0)
+            fail_msg("%s: %s", path, err.msg);
+        free(words);
+        free(path);
+    }
+}
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static void assert_not_cut(const struct model_shape *s, int32_t world, int32_t rank,
@@ -306,6 +378,8 @@ int main(void)
         cmocka_unit_test(all_ranks_together_have_every_row_and_column),
         cmocka_unit_test(a_rank_has_the_kv_heads_that_its_heads_read),
         cmocka_unit_test(all_ranks_have_the_same_shape),
+        cmocka_unit_test(a_part_by_name_has_the_sizes_of_rank_0),
+        cmocka_unit_test(a_number_of_ranks_that_is_none_is_refused),
         cmocka_unit_test(one_rank_has_the_whole_model),
         cmocka_unit_test(what_does_not_divide_is_named),
         cmocka_unit_test(cuts_through_blocks_are_refused_by_layer_matrix_and_format),

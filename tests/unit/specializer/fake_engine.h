@@ -153,6 +153,11 @@ void engine_yield_windows(struct engine *e, double share)
     (void)e;
     (void)share;
 }
+void engine_opening(struct engine *e, bool opening)
+{
+    (void)e;
+    (void)opening;
+}
 uint64_t engine_slice_ns(const struct engine *e)
 {
     (void)e;

@@ -121,7 +121,7 @@ static void a_slot_that_nobody_tried_says_what_is_in_the_way(void **state)
 {
     (void)state;
     static const struct machine cpu = {.kind = MACHINE_CPU};
-    static struct slot wide = {.name = "head/m64", .region = REGION_HEAD, .m = 64};
+    static struct slot wide = {.name = "mlp/m64", .region = REGION_MLP, .m = 64};
     struct specializer s = {.env = {.machine = &cpu}};
     struct slot_search p = nobody_came();
     char out[WHY_TEXT];
