@@ -34,7 +34,7 @@
 /* cuda/brick_wide.def has them; whoever compiles this gives each a value. */
 #define TILES 1
 #define FIT 1
-#define POLICY_REDUCED 1 /* policy is the host's decision */
+#define POLICY_FP8 1 /* policy is the host's decision */
 
 /* ---- legality ----------------------------------------------------------------------------- */
 

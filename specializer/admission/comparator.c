@@ -16,15 +16,15 @@
  * it an input on which eager happens to round well would refuse kernels that are as good as float.
  * Rows below 1e-30 are judged as if they were 1e-30: a kernel may flush what vanishes there.
  *
- * Under `reduced` the declared precision adds its budget: bf16 rounds each activation by up to
- * 2^-9 of itself, int8 by up to 1/254 of the largest of its block, which for the distributions
- * that we draw is below 1 % of the row's rms. e4m3 has three bits behind the first: it rounds an
- * activation by up to 2^-4 of itself, by 2.5 % of its rms where they have all sizes, and so is a
- * sum of many wrong, whose weights know nothing of that. mlp_in multiplies two such sums: 3.5 %.
- * Drawn and computed in double, for activations that are normal, shifted, have heavy tails or an
- * outlier, the worst of 64 rows is 2.3 to 2.9 % off, and 3.3 to 4.3 % in mlp_in; its largest value
- * 2 to 7 % of the row's largest. One bit less (e5m2) gives 4.4 to 5.8 and 6.7 to 8.4 %, which 5 %
- * refuses in all but some rows.
+ * Under `reduced` and `fp8` the declared precision adds its budget: bf16 rounds each activation by
+ * up to 2^-9 of itself, int8 by up to 1/254 of the largest of its block, which for the
+ * distributions that we draw is below 1 % of the row's rms. e4m3 has three bits behind the first:
+ * it rounds an activation by up to 2^-4 of itself, by 2.5 % of its rms where they have all sizes,
+ * and so is a sum of many wrong, whose weights know nothing of that. mlp_in multiplies two such
+ * sums: 3.5 %. Drawn and computed in double, for activations that are normal, shifted, have heavy
+ * tails or an outlier, the worst of 64 rows is 2.3 to 2.9 % off, and 3.3 to 4.3 % in mlp_in; its
+ * largest value 2 to 7 % of the row's largest. One bit less (e5m2) gives 4.4 to 5.8 and 6.7 to 8.4
+ * %, which 5 % refuses in all but some rows.
  */
 #include "specializer/admission/comparator.h"
 
@@ -36,10 +36,10 @@ static const double unit = 0x1p-24, smallest = 1e-30;
 
 static const struct {
     double max, rms;
-} budget[] = {[PRECISION_F32] = {0, 0},
-              [PRECISION_BF16] = {0.01, 0.004},
-              [PRECISION_INT8] = {0.04, 0.015},
-              [PRECISION_E4M3] = {0.08, 0.05}};
+} budget[PRECISION_COUNT] = {[PRECISION_F32] = {0, 0},
+                             [PRECISION_BF16] = {0.01, 0.004},
+                             [PRECISION_INT8] = {0.04, 0.015},
+                             [PRECISION_E4M3] = {0.08, 0.05}};
 
 double precision_max(enum precision p)
 {

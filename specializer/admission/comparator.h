@@ -11,15 +11,13 @@
 #include <stdint.h>
 
 #include "config/err.h"
-
-/* Precision of activations that a kernel declares; PRECISION_F32 unless numerics is `reduced`. */
-enum precision { PRECISION_F32, PRECISION_BF16, PRECISION_INT8, PRECISION_E4M3 };
+#include "specializer/candidate/numerics.h"
 
 struct rule {
-    double factor; /* times eager's own error: 2 */
-    enum precision precision;
-    bool bit_equal; /* identical bits to eager demanded */
-    bool exact;     /* identical values to the oracle demanded (integer inputs) */
+    double factor;            /* times eager's own error: 2 */
+    enum precision precision; /* declared, as far as numerics allows it */
+    bool bit_equal;           /* identical bits to eager demanded */
+    bool exact;               /* identical values to the oracle demanded (integer inputs) */
 };
 
 /* Rows of one output of one run. `row` i of all three is the same token. */

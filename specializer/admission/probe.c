@@ -46,10 +46,11 @@ static int32_t team_size(const struct config *config)
 enum precision probe_precision(const struct stage_env *env, const struct candidate *c)
 {
     struct facts f;
-    if (env->numerics != NUMERICS_REDUCED || c->bit_equal || !c->template)
+    if (c->bit_equal || !c->template)
         return PRECISION_F32;
     facts_fill(&f, env->model, c->slot->region, c->slot->m, env->numerics);
-    return (enum precision)c->template->precision(&c->point, &f);
+    enum precision p = (enum precision)c->template->precision(&c->point, &f);
+    return numerics_allows(env->numerics, p) ? p : PRECISION_F32;
 }
 
 static void fill_request(const struct stage_env *env, const struct candidate *c,

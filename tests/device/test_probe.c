@@ -239,7 +239,7 @@ static void add_e4m3(struct jobs *jobs, const struct template *t, int32_t m, str
     enum { TRIES = 200, WANTED = 2 };
     int k = template_role(t, ROLE_OPERANDS), found = 0;
     struct point p;
-    f.POLICY_REDUCED = 1;
+    f.POLICY_REDUCED = f.POLICY_FP8 = 1;
     if (k >= 0 && template_start(t, &f, &p) && !template_illegal(t, &p, &f))
         add(jobs, t, m, &f, &p, false);
     for (int i = 0; k >= 0 && i < TRIES && found < WANTED; i++)

@@ -345,6 +345,13 @@ static void probe_request_survives_its_file_and_names_a_bad_field(void **state)
     assert_int_equal(r.depth, PROBE_END);
     assert_int_equal(r.seed, 12345);
     probe_request_free(&r);
+    q.numerics = NUMERICS_FP8;
+    q.precision = PRECISION_E4M3;
+    assert_int_equal(probe_request_write(&q, path, &err), 0);
+    assert_int_equal(probe_request_read(&r, path, &err), 0);
+    assert_int_equal(r.numerics, NUMERICS_FP8);
+    assert_int_equal(r.precision, PRECISION_E4M3);
+    probe_request_free(&r);
     q.m_from = 5; /* beyond m_to */
     assert_int_equal(probe_request_write(&q, path, &err), 0);
     assert_int_equal(probe_request_read(&r, path, &err), -1);

@@ -389,17 +389,38 @@ static void logits_of_e4m3_are_held_to_their_own_spread(void **state)
     (void)state;
     struct err err = {""};
     struct end_result r = {.tokens = 16, .top1 = 0.94, .kl = 0.011, .spread = 3};
-    assert_int_equal(end_verdict(NUMERICS_REDUCED, PRECISION_E4M3, 2e-3, &r, &err), 0);
-    assert_int_equal(end_verdict(NUMERICS_REDUCED, PRECISION_INT8, 2e-3, &r, &err), -1);
+    assert_int_equal(end_verdict(NUMERICS_FP8, PRECISION_E4M3, 2e-3, &r, &err), 0);
+    assert_int_equal(end_verdict(NUMERICS_FP8, PRECISION_INT8, 2e-3, &r, &err), -1);
+    assert_non_null(strstr(err.msg, "KL 0.011 nats, limit 2.0e-03"));
     r.kl = 0.012; /* (0.05 * 3)^2 / 2 is 0.01125 */
-    assert_int_equal(end_verdict(NUMERICS_REDUCED, PRECISION_E4M3, 2e-3, &r, &err), -1);
+    assert_int_equal(end_verdict(NUMERICS_FP8, PRECISION_E4M3, 2e-3, &r, &err), -1);
+    assert_non_null(strstr(err.msg, "KL 0.012 nats, limit 1.1e-02"));
     r.kl = 0.001;
     r.changed = 1;
-    assert_int_equal(end_verdict(NUMERICS_REDUCED, PRECISION_E4M3, 2e-3, &r, &err), -1);
+    assert_int_equal(end_verdict(NUMERICS_FP8, PRECISION_E4M3, 2e-3, &r, &err), -1);
+    assert_non_null(strstr(err.msg, "in 1 of 16 tokens is another, and was no tie"));
 
     float eager[4] = {1, 5, 1, 5}, own[4] = {1, 5, 1, 5};
     end_compare(eager, own, 1, 4, 0, &r);
     assert_float_equal(r.spread, 2, 1e-9);
+}
+
+/* What keeps a float's precision is admitted by the rule of `tolerance` at every level: of a few
+ * tokens one tie would be more than a percent. Lower ones are held to their share. */
+static void a_tie_refuses_only_what_declares_less_than_a_float(void **state)
+{
+    (void)state;
+    static const enum numerics levels[] = {NUMERICS_TOLERANCE, NUMERICS_REDUCED, NUMERICS_FP8};
+    struct err err = {""};
+    struct end_result r = {.tokens = 16, .top1 = 0.9375, .kl = 1e-4, .spread = 3};
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
+        assert_int_equal(end_verdict(levels[i], PRECISION_F32, 2e-3, &r, &err), 0);
+    assert_int_equal(end_verdict(NUMERICS_REDUCED, PRECISION_INT8, 2e-3, &r, &err), -1);
+    assert_int_equal(end_verdict(NUMERICS_FP8, PRECISION_BF16, 2e-3, &r, &err), -1);
+    assert_non_null(strstr(err.msg, "6.2 % of 16 tokens"));
+    r.changed = 1;
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
+        assert_int_equal(end_verdict(levels[i], PRECISION_F32, 2e-3, &r, &err), -1);
 }
 
 #define TEST(name) cmocka_unit_test_setup(name, reset)
@@ -421,6 +442,7 @@ int main(void)
         TEST(a_request_brings_machine_and_shape_to_the_probe),
         TEST(logits_that_drift_are_told_from_ties),
         TEST(logits_of_e4m3_are_held_to_their_own_spread),
+        TEST(a_tie_refuses_only_what_declares_less_than_a_float),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
