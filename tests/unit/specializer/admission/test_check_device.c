@@ -382,19 +382,20 @@ static void logits_that_drift_are_told_from_ties(void **state)
     assert_int_equal(end_verdict(NUMERICS_TOLERANCE, PRECISION_F32, 2e-3, &r, &err), -1);
 }
 
-/* Activations in e4m3 may move the logits by 5 % of their spread, and change what was nearly a tie.
+/* Activations in e4m3 may move the logits by 10 % of their spread, and change what was nearly a
+ * tie.
  */
 static void logits_of_e4m3_are_held_to_their_own_spread(void **state)
 {
     (void)state;
     struct err err = {""};
-    struct end_result r = {.tokens = 16, .top1 = 0.94, .kl = 0.011, .spread = 3};
+    struct end_result r = {.tokens = 16, .top1 = 0.94, .kl = 0.044, .spread = 3};
     assert_int_equal(end_verdict(NUMERICS_FP8, PRECISION_E4M3, 2e-3, &r, &err), 0);
     assert_int_equal(end_verdict(NUMERICS_FP8, PRECISION_INT8, 2e-3, &r, &err), -1);
-    assert_non_null(strstr(err.msg, "KL 0.011 nats, limit 2.0e-03"));
-    r.kl = 0.012; /* (0.05 * 3)^2 / 2 is 0.01125 */
+    assert_non_null(strstr(err.msg, "KL 0.044 nats, limit 2.0e-03"));
+    r.kl = 0.046; /* (0.1 * 3)^2 / 2 is 0.045 */
     assert_int_equal(end_verdict(NUMERICS_FP8, PRECISION_E4M3, 2e-3, &r, &err), -1);
-    assert_non_null(strstr(err.msg, "KL 0.012 nats, limit 1.1e-02"));
+    assert_non_null(strstr(err.msg, "KL 0.046 nats, limit 4.5e-02"));
     r.kl = 0.001;
     r.changed = 1;
     assert_int_equal(end_verdict(NUMERICS_FP8, PRECISION_E4M3, 2e-3, &r, &err), -1);
