@@ -5,10 +5,10 @@
  *
  * Weights become F8, then every input of a region's products is rounded as brick_wide.cu rounds it:
  * to e4m3, with a scale for 128 columns of a token. That is all that kernel does to the numbers,
- * so its logits are judged as admission judges a kernel's: e4m3 in the layers of any one region
- * must pass, and must not as `reduced`, whose promise is another one; a bit less must be refused.
- * What a scale for a whole token costs, and all regions at once, is only printed. Without arguments
- * the model is drawn at random; docs/specializer.md has the figures of a real one.
+ * so its logits are judged as admission judges a kernel's: e4m3 in the layers of any region, and in
+ * all, must pass, but not as `reduced`, whose promise is another one; a bit less in all must be
+ * refused. What a scale for a whole token costs is only printed. Without arguments the model is
+ * drawn at random; docs/specializer.md has the figures of a real one.
  */
 #include "specializer/admission/forward.c"
 
