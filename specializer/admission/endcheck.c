@@ -352,8 +352,8 @@ void end_compare(const float *eager, const float *own, int32_t tokens, int32_t v
 /* A softmax whose logits are off by errors of rms e diverges by e^2 / 2. Bits of a float or of bf16
  * are held to `limit`. e4m3 may move the logits by twice as much of their spread as a region's
  * outputs by of their rms, because admission looks at 16 tokens, of which one often has half of all
- * divergence. Measured (tests/kernels/test_e4m3.c), a region in all layers at a time: 1.5 to 6.2 %
- * of the spread, 10.4 % in the worst of 384 samples of 16; all four regions at once 4.7 to 9.0 %.
+ * divergence. Measured (tests/kernels/test_e4m3.c), a region in all layers at a time: 1.5 to 7.7 %
+ * of the spread, 10.4 % in the worst of 512 samples of 16, the one that was beyond.
  */
 static double divergence_limit(enum precision p, double limit, double spread)
 {
