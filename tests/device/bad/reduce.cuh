@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reduce.cuh - the plainest sum of ranks with the call's number beside each number (kernels/peer.h,
  * REDUCE_LL), and one thing wrong with it: PLANTED says which (enum planted below, 0: none). */
+#ifndef WHET_TESTS_DEVICE_BAD_REDUCE_CUH
+#define WHET_TESTS_DEVICE_BAD_REDUCE_CUH
+
 #include "cuda.h"
 #include "cuda/lib/device.cuh"
 #include "peer.h"
@@ -134,3 +137,5 @@ KERNEL whet_kernel(const __grid_constant__ struct peer_reduce_args a)
 extern "C" __device__ const struct cuda_kernel_info whet_info = {
     WHET_CUDA_ABI, REGION_REDUCE, M_MAX, 0, 1, 0, 0, 0, "", {{{BLOCKS, 1, 1}, THREADS, 0, 1, 0, 0}},
 };
+
+#endif
