@@ -50,15 +50,10 @@ static const char *path_of_us(void)
  * may hold a secret. */
 int process_environment(const char *temporary, char *out[ENVIRONMENT_MAX + 1], struct err *err)
 {
-    static const char *const keep[] = {"HOME",
-                                       "OPENBLAS_CORETYPE",
-                                       "ASAN_OPTIONS",
-                                       "UBSAN_OPTIONS",
-                                       "TSAN_OPTIONS",
-                                       "LSAN_OPTIONS",
-                                       "CUDA_VISIBLE_DEVICES",
-                                       "CUDA_DEVICE_ORDER",
-                                       "CUDA_MPS_PIPE_DIRECTORY"};
+    static const char *const keep[] = {
+        "HOME",           "OPENBLAS_CORETYPE",      "ASAN_OPTIONS",         "UBSAN_OPTIONS",
+        "TSAN_OPTIONS",   "LSAN_OPTIONS",           "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+        "WHET_RANK_GPUS", "CUDA_MPS_PIPE_DIRECTORY"};
     int n = 0;
     _Static_assert(sizeof keep / sizeof *keep + 4 <= ENVIRONMENT_MAX, "and those below");
     for (size_t i = 0; i < sizeof keep / sizeof *keep; i++) {

@@ -6,7 +6,7 @@
 
 #include "config/err.h"
 
-enum { ENVIRONMENT_MAX = 13 };
+enum { ENVIRONMENT_MAX = 14 };
 
 /* The variables for a child into `out`, NULL at the end, each malloc'ed. `temporary`: the folder
  * for its temporary files, NULL for where ours are. -1 with a message when no file can be opened to

@@ -42,7 +42,8 @@ struct collective_ops {
     /* out[r * n + i] = rank r's in[i]: n floats of each rank, in their order. */
     int (*all_gather)(struct collective *c, const float *in, float *out, int64_t n, void *stream,
                       struct err *e);
-    /* Optional: this rank's view of an area; it lives as long as the collective. NULL: none. */
+    /* Optional: this rank's view of an area; it lives as long as the collective. NULL: none. Of
+     * GPUs its `host` is a struct peer_area (kernels/peer.h), and all else means nothing. */
     struct reduce_area *(*area)(struct collective *c, enum reduce_use use);
     /* Returns when every rank has called it. Host threads; not while a stream is captured. */
     int (*barrier)(struct collective *c, struct err *e);
@@ -58,7 +59,7 @@ enum { RANKS_ID = 192 };
 /* How the ranks of a backend come to have a collective. */
 struct ranks_ops {
     bool many_hosts; /* they may be on several */
-    bool reduces;    /* `reduce` is a slot of theirs, and has an eager kernel */
+    bool reduces; /* `reduce` is a slot of theirs, where it has an eager kernel (all ranks alike) */
     bool searched; /* a specializer may exchange their kernels: what it asks of the backend between
                       two steps (benches, checks) waits for no other rank */
     /* Rank 0, before any opens: what they will find each other by. `shared`: some of them have the

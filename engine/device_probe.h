@@ -61,6 +61,15 @@ struct device_outcome {
     } output[3];
 };
 
+/* A kernel of reduce, which the ranks of a slot's model run together. */
+struct device_reduce {
+    const char *object;
+    int32_t world, hidden;
+    int32_t m_from, m_to; /* of the slot */
+    bool full;            /* false: the few rounds that a restored winner must pass again */
+    uint64_t seed;
+};
+
 /* Whose fault it was that something did not work. */
 enum device_verdict { DEVICE_OK, DEVICE_FAULT, DEVICE_ERROR };
 
@@ -80,6 +89,10 @@ struct device_probe_ops {
     enum device_verdict (*finish)(struct device_probe *p, struct err *err);
     /* Waits for nothing. `sound`: the process will be used again, so the kernel is unloaded. */
     void (*close)(struct device_probe *p, bool sound);
+    /* Optional: all of a probe of a kernel of reduce, on as many devices as there are ranks.
+     * *calls: that were judged; *spent: the process must not probe another kernel. */
+    enum device_verdict (*reduce)(struct device_session *s, const struct device_reduce *q,
+                                  int32_t *calls, bool *spent, struct err *err);
 };
 
 #endif

@@ -73,8 +73,9 @@ static const struct kernel *kernel_for(struct follower *f, const struct slot *sl
 /* A kernel of reduce that is no slot's: on trial, or timed. */
 static const struct kernel *reduce_kernel(struct follower *f, int32_t number, struct err *err)
 {
-    if (f->ops->time_reduce)
-        return kernel_for(f, dispatch_slot(f->dispatch, REGION_REDUCE, 1, 0), number, err);
+    const struct slot *slot = dispatch_slot(f->dispatch, REGION_REDUCE, 1, 0);
+    if (f->ops->time_reduce && slot)
+        return kernel_for(f, slot, number, err);
     err_set(err, "rank 0 tries kernel %d of reduce, which backend %s does not", number,
             f->ops->name);
     return NULL;

@@ -55,8 +55,8 @@ bool engine_ranks_searched(const struct backend_ops *ops)
 /* Makes the dispatch table. All ranks have the same slots, whatever part of the model they have. */
 struct dispatch *engine_ranks_table(const struct backend_ops *ops, struct backend *b)
 {
-    bool reduces = ops->ranks->reduces;
     const struct kernel *eager[REGION_NODES];
+    bool reduces = ops->ranks->reduces && ops->eager(b, REGION_REDUCE);
     for (int r = 0; r < REGION_COUNT; r++)
         eager[r] = ops->eager(b, (enum region)r);
     if (reduces)

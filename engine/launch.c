@@ -47,6 +47,36 @@ static int draw_secret(struct err *err)
     return setenv("WHET_RANKS_SECRET", text, 1);
 }
 
+/* The n-th of a list, or n itself where there is none; NULL: there are not so many. */
+static char *gpu_of(const char *visible, int32_t n)
+{
+    if (!visible)
+        return xasprintf("%d", n);
+    for (; n > 0 && (visible = strchr(visible, ',')); n--)
+        visible++;
+    return visible ? xasprintf("%.*s", (int)strcspn(visible, ","), visible) : NULL;
+}
+
+/* A probe of what ranks do together needs the GPUs of them all (specializer/admission/prober.c): as
+ * a list with this process's own first, if so many are visible. */
+static void name_all_gpus(const char *visible, int32_t own, int32_t world)
+{
+    char *list = gpu_of(visible, own);
+    for (int32_t r = 0; list && r < world; r++) {
+        if (r == own)
+            continue;
+        char *next = gpu_of(visible, r), *all = next ? xasprintf("%s,%s", list, next) : NULL;
+        free(next);
+        free(list);
+        list = all;
+    }
+    if (list)
+        setenv("WHET_RANK_GPUS", list, 1);
+    else
+        unsetenv("WHET_RANK_GPUS");
+    free(list);
+}
+
 /* One GPU for each rank of a machine, by its number there: before anything of CUDA is loaded, so
  * that all of this process sees that one alone. Where only one is visible, somebody has chosen. */
 static void pick_device(const struct rank_place *place)
@@ -55,6 +85,7 @@ static void pick_device(const struct rank_place *place)
     int32_t at = place->local_rank;
     if (place->world < 2 || at < 0)
         return;
+    name_all_gpus(visible, at, place->world);
     if (!visible) {
         set_number("CUDA_VISIBLE_DEVICES", at);
         return;

@@ -6,6 +6,9 @@
  * takes 2.4 us for 2560 numbers, ncclAllReduce 6.9 (two H100, 2026-11-25), and it is a launch like
  * all others, with a programmatic edge on either side. Large calls are NCCL's.
  *
+ * Kernels of reduce that are searched for meet in areas of their own (kernels/peer.h), behind that
+ * of the eager ones in the same memory, if there is room and if a probe will find the other GPUs.
+ *
  * Each rank has an area that the others map (cudaIpcGetMemHandle); handles travel by NCCL, as does
  * every word of agreement here: a rank that cannot map another's area, or whose results are not,
  * bit for bit, those of the numbers in the order of ranks, takes the kernels from all of them. So a
@@ -22,12 +25,14 @@
 #include "config/log.h"
 #include "engine/cuda/collective_cuda.h"
 #include "engine/cuda/device.h"
+#include "engine/cuda/peer_area.h"
 #include "kernels/eager.h"
 
 enum { SUM_MOST = 64 * 4096, GATHER_MOST = 1 << 17 }; /* numbers */
 enum way { SUM, GATHER, WAYS };
 enum { CALLS = 4 };
 #define PROOF_NS INT64_C(2000000000)
+_Static_assert((int)PEERS_MOST <= (int)REDUCE_PEERS, "all of them meet in an area");
 
 struct peer_rank {
     struct collective base;
@@ -37,6 +42,9 @@ struct peer_rank {
     cudaKernel_t kernel[WAYS];
     bool edges;
     unsigned *over; /* the host's side of args.over */
+    bool searched;  /* there are areas for kernels of reduce, on all ranks */
+    struct peer_area peer[REDUCE_USES];
+    struct reduce_area area[REDUCE_USES]; /* host: peer[] */
 };
 
 /* ---- calls ---------------------------------------------------------------------------------- */
@@ -88,6 +96,12 @@ static int peer_gather(struct collective *c, const float *in, float *out, int64_
     if (n <= k->args.most && n <= GATHER_MOST && n % 2 == 0)
         return launch(k, GATHER, in, NULL, out, n, stream, e);
     return k->nccl->ops->all_gather(k->nccl, in, out, n, stream, e);
+}
+
+static struct reduce_area *peer_area_of(struct collective *c, enum reduce_use use)
+{
+    struct peer_rank *k = (struct peer_rank *)c;
+    return k->searched ? &k->area[use] : NULL;
 }
 
 static int peer_barrier(struct collective *c, struct err *e)
@@ -142,6 +156,59 @@ static int all_say(struct peer_rank *k, bool yes, cudaStream_t stream, struct er
     return yes;
 }
 
+static int32_t area_numbers(int64_t most)
+{
+    return (int32_t)((most + 63) / 64 * 64);
+}
+
+/* Where the areas begin in every rank's memory. */
+static size_t areas_at(const struct peer_rank *k, int64_t most)
+{
+    return ((size_t)PEER_AREA(k->base.world, most) + 255) / 256 * 256;
+}
+
+/* Memory of this rank that the others reach, all zero; the areas are left out where they have no
+ * use or no room. */
+static int open_memory(struct peer_rank *k, int64_t most, struct err *e)
+{
+    struct eager_peer_args *a = &k->args;
+    size_t each = peer_area_bytes(k->base.world, area_numbers(most)), bytes = areas_at(k, most),
+           calls = PEER_BLOCKS * sizeof *a->calls;
+    void **own = &a->area[k->base.rank];
+    k->searched = peer_gpus_known(k->base.world);
+    if (k->searched && cudaMalloc(own, bytes + REDUCE_USES * each) == cudaSuccess) {
+        bytes += REDUCE_USES * each;
+        calls += REDUCE_USES * peer_area_counts();
+    } else {
+        cudaGetLastError();
+        k->searched = false;
+        CU(cudaMalloc(own, bytes));
+    }
+    CU(cudaMemset(*own, 0, bytes));
+    CU(cudaMalloc((void **)&a->calls, calls));
+    CU(cudaMemset(a->calls, 0, calls));
+    return 0;
+}
+
+/* Once all ranks' memory is reached from here. */
+static void aim_areas(struct peer_rank *k, int64_t most)
+{
+    int32_t numbers = area_numbers(most);
+    for (int u = 0; u < REDUCE_USES; u++) {
+        struct peer_area *p = &k->peer[u];
+        *p = (struct peer_area){.calls = k->args.calls + PEER_BLOCKS +
+                                         (size_t)u * REDUCE_WAYS * REDUCE_COUNTS,
+                                .over = k->args.over,
+                                .rank = k->base.rank,
+                                .world = k->base.world,
+                                .numbers = numbers};
+        for (int32_t r = 0; r < k->base.world; r++)
+            p->memory[r] = (char *)k->args.area[r] + areas_at(k, most) +
+                           (size_t)u * peer_area_bytes(k->base.world, numbers);
+        k->area[u] = (struct reduce_area){.rank = k->base.rank, .world = k->base.world, .host = p};
+    }
+}
+
 static int open_own(struct peer_rank *k, int64_t most, cudaIpcMemHandle_t *handle, struct err *e)
 {
     static const char *const name[] = {"eager_peer_sum", "eager_peer_gather"};
@@ -150,17 +217,14 @@ static int open_own(struct peer_rank *k, int64_t most, cudaIpcMemHandle_t *handl
     a->rank = k->base.rank;
     a->world = k->base.world;
     a->most = (int32_t)most;
-    size_t bytes = (size_t)PEER_AREA(k->base.world, most);
     CU(cudaGetDeviceProperties(&p, 0));
     if (device_image(&p, "eager_peer.cu", &k->library, e))
         return -1;
     for (int i = 0; i < WAYS; i++)
         CU(cudaLibraryGetKernel(&k->kernel[i], k->library, name[i]));
     k->edges = p.major >= 9;
-    CU(cudaMalloc(&a->area[k->base.rank], bytes));
-    CU(cudaMemset(a->area[k->base.rank], 0, bytes));
-    CU(cudaMalloc((void **)&a->calls, PEER_BLOCKS * sizeof *a->calls));
-    CU(cudaMemset(a->calls, 0, PEER_BLOCKS * sizeof *a->calls));
+    if (open_memory(k, most, e))
+        return -1;
     CU(cudaHostAlloc((void **)&k->over, sizeof *k->over, cudaHostAllocMapped));
     *k->over = 0;
     CU(cudaHostGetDevicePointer((void **)&a->over, k->over, 0));
@@ -297,6 +361,17 @@ static int set_up(struct peer_rank *k, int64_t most, cudaStream_t stream, struct
     if (go < 0)
         return *e->msg ? -1 : err_set(e, "%s", why.msg);
     k->args.most = go ? (int32_t)most : 0;
+    int searched = go ? all_say(k, k->searched, stream, e) : 0;
+    if (searched < 0)
+        return -1;
+    if (go && !searched)
+        log_info("cuda", "no kernels are searched for these sums: %s",
+                 k->searched ? "another rank has no room for their areas, or sees its GPU alone"
+                 : peer_gpus_known(k->base.world)
+                     ? "the device has no room for their areas"
+                     : "this process sees its own GPU alone, and a probe needs all ranks'");
+    k->searched = searched;
+    aim_areas(k, most);
     if (go)
         log_info("cuda", "sums of up to %lld numbers go from GPU to GPU, larger ones by NCCL",
                  (long long)most);
@@ -335,6 +410,7 @@ static const struct collective_ops ops = {.name = "peer",
                                           .all_reduce = peer_reduce,
                                           .reduce = peer_sum,
                                           .all_gather = peer_gather,
+                                          .area = peer_area_of,
                                           .barrier = peer_barrier,
                                           .broken = peer_broken,
                                           .abort = peer_abort,

@@ -13,6 +13,7 @@
  *   transfer.c a step's block in, its tokens out
  *   step.c     what the engine calls
  *   ranks.c    one of several ranks; collective_nccl.c, _peer.c, _host.c how they sum
+ *   reduce.c   kernels that sum: in steps, on trial, timed; peer_area.c where they meet
  *   sample.c   parameters to the device's sampler, tokens back
  *   hook.c, hook_capture.c, inputs.c, bench_job.c  hooks, captured inputs, benches
  *   model_check.c the whole model with a candidate
@@ -34,6 +35,7 @@
 #include "engine/cuda/graph.h"
 #include "engine/cuda/hook.h"
 #include "engine/cuda/memory.h"
+#include "engine/cuda/reduce.h"
 #include "engine/cuda/step.h"
 #include "kernels/eager.h"
 
@@ -45,7 +47,7 @@ struct backend {
     struct plan *plan;
     struct machine machine;
     struct dispatch *dispatch;
-    struct kernel eager[REGION_COUNT];
+    struct kernel eager[REGION_NODES];
     struct cudaDeviceProp device;
     int32_t positions; /* rows of the rope tables */
 
@@ -106,6 +108,7 @@ struct backend {
     int64_t matches;
     int32_t hook_layer;
     struct spare spare;
+    struct reduce_trials trials;
 };
 
 #endif

@@ -303,7 +303,7 @@ int device_takes(const struct model_shape *s, struct err *e)
 static int open_events(struct inflight *f, struct err *e)
 {
     CU(cudaEventCreateWithFlags(&f->done, cudaEventDisableTiming));
-    for (int r = 0; r < REGION_COUNT; r++)
+    for (int r = 0; r < REGION_NODES; r++)
         for (int end = 0; end < 2; end++)
             CU(cudaEventCreate(&f->region_event[r][end]));
     return 0;
@@ -313,7 +313,7 @@ static void close_events(struct inflight *f)
 {
     if (f->done)
         cudaEventDestroy(f->done);
-    for (int r = 0; r < REGION_COUNT; r++)
+    for (int r = 0; r < REGION_NODES; r++)
         for (int end = 0; end < 2; end++)
             if (f->region_event[r][end])
                 cudaEventDestroy(f->region_event[r][end]);
@@ -346,7 +346,7 @@ int device_open(struct backend *b, struct err *e)
 
 static void name_eager(struct backend *b)
 {
-    for (int r = 0; r < REGION_COUNT; r++) {
+    for (int r = 0; r < REGION_NODES; r++) {
         struct kernel *k = &b->eager[r];
         *k = (struct kernel){
             .id = "eager", .region = (enum region)r, .origin = ORIGIN_EAGER, .m_max = INT32_MAX};
@@ -361,6 +361,7 @@ static void cuda_close(struct backend *b)
     if (b->stream)
         cudaStreamSynchronize(b->stream);
     graph_close(b);
+    reduce_close(b);
     loaded_reap(b, true);
     hook_close(b);
     blas_close(b);
@@ -411,7 +412,7 @@ static const struct machine *cuda_machine(struct backend *b)
 
 static const struct kernel *cuda_eager(struct backend *b, enum region r)
 {
-    return &b->eager[r];
+    return r != REGION_REDUCE || reduce_area(b, REDUCE_STEPS) ? &b->eager[r] : NULL;
 }
 
 static void cuda_idle(struct backend *b)
@@ -455,6 +456,8 @@ const struct backend_ops whet_backend_cuda = {
     .idle = cuda_idle,
     .ready = cuda_ready,
     .check_model = cuda_check_model,
+    .trial = cuda_trial,
+    .time_reduce = cuda_time_reduce,
     .probe = &cuda_probe,
     .ranks = &cuda_ranks,
 };

@@ -122,7 +122,7 @@ static bool launched_alike(const struct kernel *k, const struct kernel *other)
  * same widths, because those of others are other kernels. */
 static bool updatable(const struct kernel_choice *a, const struct kernel_choice *b)
 {
-    for (int r = 0; r < REGION_COUNT; r++)
+    for (int r = 0; r < REGION_NODES; r++)
         if (!launched_alike(a->kernel[r], b->kernel[r]))
             return false;
     return a->m == b->m && a->rows == b->rows && a->decode == b->decode && !a->tiles == !b->tiles &&
@@ -274,7 +274,7 @@ static void ask(struct backend *b, struct cell *cell, const struct kernel_choice
  * had eager and then another kernel. */
 static bool outdated(const struct variant *v, const struct kernel_choice *c)
 {
-    for (int r = 0; r < REGION_COUNT; r++) {
+    for (int r = 0; r < REGION_NODES; r++) {
         const struct loaded *want = c->kernel[r]->backend, *have = v->choice.kernel[r]->backend;
         if (have && (!want || have->number > want->number || atomic_load(&have->retired)))
             return true;
@@ -339,7 +339,7 @@ bool graph_there(struct backend *b, const struct kernel_choice *c)
     return there;
 }
 
-void graph_timed(struct backend *b, const struct kernel_choice *c, const double share[REGION_COUNT])
+void graph_timed(struct backend *b, const struct kernel_choice *c, const double share[REGION_NODES])
 {
     struct cell *cell = graph_cell(b, c);
     memcpy(cell->share, share, sizeof cell->share);

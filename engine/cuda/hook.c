@@ -54,7 +54,8 @@ void hook_close(struct backend *b)
 /* In wide steps products have a choice, and attention of decodes. */
 static bool can_hook(const struct slot *s)
 {
-    bool product = s->region != REGION_ATTN && s->region != REGION_HEAD;
+    bool product =
+        s->region != REGION_ATTN && s->region != REGION_HEAD && s->region != REGION_REDUCE;
     return s->region != REGION_EMBED && (s->m <= rows_seen(s->region) || product);
 }
 
@@ -83,7 +84,9 @@ bool hook_wants(struct backend *b, const struct kernel_choice *c)
     atomic_store(&b->hook_held, true);
     struct hook *t = atomic_load(&b->hook);
     bool want =
-        t && c->slot[t->slot->region] == t->slot && atomic_load(&t->left) > 0 &&
+        t && c->slot[t->slot->region] == t->slot &&
+        (t->kind == HOOK_CAPTURE || t->slot->region != REGION_REDUCE) &&
+        /* all ranks must know */ atomic_load(&t->left) > 0 &&
         (!t->served || t->served == c->kernel[t->slot->region]) &&
         (t->slot->m > NARROW) == (c->m > NARROW) && region_m(t->slot->region, c->m, c->rows) > 0 &&
         (t->slot->region != REGION_ATTN || c->decode) &&
@@ -115,6 +118,9 @@ void spare_aim(struct walk *w, enum region r)
     } else if (r == REGION_HEAD) {
         w->logits = l->y;
         w->best = l->best;
+    } else if (r == REGION_REDUCE) {
+        w->sum.out = l->y;
+        w->sum.use = REDUCE_TRIALS;
     } else {
         w->y = l->y;
     }
@@ -176,11 +182,13 @@ static int compare(const struct walk *w, enum region r, int32_t layer, struct wa
                                    .head_dim = s->head_dim,
                                    .out = b->spare.result};
     const float *served[] = {
-        [REGION_ATTN_IN] = w->q, [REGION_ATTN] = w->a,    [REGION_ATTN_OUT] = w->y,
-        [REGION_MLP_IN] = w->h,  [REGION_MLP_OUT] = w->y, [REGION_HEAD] = w->logits};
+        [REGION_ATTN_IN] = w->q,     [REGION_ATTN] = w->a,    [REGION_ATTN_OUT] = w->y,
+        [REGION_MLP_IN] = w->h,      [REGION_MLP_OUT] = w->y, [REGION_HEAD] = w->logits,
+        [REGION_REDUCE] = w->sum.out};
     const int32_t cols[] = {[REGION_ATTN_IN] = q,          [REGION_ATTN] = q,
                             [REGION_ATTN_OUT] = s->hidden, [REGION_MLP_IN] = s->ffn,
-                            [REGION_MLP_OUT] = s->hidden,  [REGION_HEAD] = b->model->head.rows};
+                            [REGION_MLP_OUT] = s->hidden,  [REGION_HEAD] = b->model->head.rows,
+                            [REGION_REDUCE] = s->hidden};
     dim3 grid = {(unsigned)region_m(r, w->m, w->rows), 1, 1};
     a.a = b->spare.y;
     a.b = served[r];
@@ -316,6 +324,22 @@ int hook_before(struct walk *w, enum region r, int32_t layer, struct err *e)
     return 0;
 }
 
+int hook_compare(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
+                 struct err *e)
+{
+    struct backend *b = w->b;
+    struct walk other = *w;
+    if (spare_redirect(&other, r, e))
+        return -1;
+    CU(cudaEventRecord(b->spare.event[2], w->stream));
+    if (walk_region(&other, k, r, layer, e))
+        return -1;
+    w->have16[r] = false; /* it may have written its own there */
+    CU(cudaEventRecord(b->spare.event[3], w->stream));
+    b->spare.pending = true;
+    return compare(w, r, layer, &other, e);
+}
+
 int hook_after(struct walk *w, enum region r, int32_t layer, struct err *e)
 {
     struct backend *b = w->b;
@@ -332,18 +356,9 @@ int hook_after(struct walk *w, enum region r, int32_t layer, struct err *e)
         atomic_store(&t->left, 0);
         return 0;
     }
-    struct walk other = *w;
     if (w->wide && r != REGION_ATTN)
         return compare_wide(w, t->kernel, r, layer, e);
-    if (spare_redirect(&other, r, e))
-        return -1;
-    CU(cudaEventRecord(b->spare.event[2], w->stream));
-    if (walk_region(&other, t->kernel, r, layer, e))
-        return -1;
-    w->have16[r] = false; /* it may have written its own there */
-    CU(cudaEventRecord(b->spare.event[3], w->stream));
-    b->spare.pending = true;
-    return compare(w, r, layer, &other, e);
+    return hook_compare(w, t->kernel, r, layer, e);
 }
 
 static float bits_float(unsigned bits)

@@ -47,6 +47,10 @@ void hook_close(struct backend *b);
 bool hook_wants(struct backend *b, const struct kernel_choice *c);
 int hook_before(struct walk *w, enum region r, int32_t layer, struct err *e);
 int hook_after(struct walk *w, enum region r, int32_t layer, struct err *e);
+/* Runs k beside the region that w just ran, on spare outputs, and compares them when the step has
+ * ended; spare.event 0 and 1 are around that run. */
+int hook_compare(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
+                 struct err *e);
 void hook_done(struct backend *b, bool failed);
 /* hook_capture.c: the inputs of region r into *c, of which capture_free() frees also what failed;
  * then hook_fetch(), once the hook is removed, brings the KV pages that attention reads. */

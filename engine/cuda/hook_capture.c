@@ -165,6 +165,8 @@ static int capture(struct walk *w, struct capture *c, enum region r, int32_t lay
     int rc = 0;
     if (r == REGION_ATTN_IN || r == REGION_MLP_IN || r == REGION_ATTN_OUT || r == REGION_MLP_OUT)
         rc = fetch_floats(w->x, x, &c->x, e);
+    if (r == REGION_REDUCE)
+        rc = fetch_floats(w->sum.residual, x, &c->x, e) || fetch_floats(w->sum.x, x, &c->in, e);
     if (!rc && r == REGION_ATTN_OUT)
         rc = fetch_floats(w->a, (int64_t)s->m * shape->heads * shape->head_dim, &c->in, e);
     if (!rc && r == REGION_MLP_OUT)

@@ -27,6 +27,7 @@
 #include "engine/cuda/ops.h"
 #include "engine/cuda/products.h"
 #include "engine/cuda/ranks.h"
+#include "engine/cuda/reduce.h"
 #include "engine/cuda/walk.h"
 #include "engine/cuda/wide.h"
 
@@ -219,6 +220,7 @@ void loaded_reap(struct backend *b, bool all)
             continue;
         }
         *at = l->next_retired;
+        reduce_forget(b, l->kernel);
         pack_drop(b, l->pack);
         if (l->library)
             cudaLibraryUnload(l->library);
@@ -237,6 +239,7 @@ union any_args {
     struct cuda_out_args out;
     struct cuda_mlp_in_args mlp_in;
     struct cuda_head_args head;
+    struct peer_reduce_args reduce;
 };
 
 /* The repacked weights that l reads in a layer, NULL for a kernel that reads plain ones. The head
@@ -334,6 +337,9 @@ static void fill_args(const struct walk *w, enum region r, int32_t layer, const 
     struct cuda_work work = {b->work, b->counter};
     struct ahead ahead = ahead_of(w, r, layer);
     switch (r) {
+    case REGION_REDUCE:
+        reduce_fill(w, &a->reduce);
+        break;
     case REGION_ATTN_IN:
         fill_attn_in(w, layer, &a->attn_in);
         a->attn_in.packed = packed;

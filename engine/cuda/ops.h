@@ -28,6 +28,11 @@ int cuda_bench_begin(struct backend *b, struct bench_job *job, struct err *e);
 int cuda_bench(struct backend *b, struct bench_job *job, int64_t budget_ns, struct err *e);
 void cuda_bench_end(struct backend *b, struct bench_job *job);
 
+/* reduce.c */
+bool cuda_trial(struct backend *b, const struct step *s, struct step_trial *trial);
+int cuda_time_reduce(struct backend *b, const struct kernel *k, int32_t m, int32_t calls,
+                     int64_t *ns, struct err *e);
+
 /* model_check.c */
 int cuda_check_model(struct backend *b, struct model_check *r, struct err *e);
 

@@ -425,5 +425,5 @@ static void probe_close(struct device_probe *p, bool sound)
     free(p);
 }
 
-const struct device_probe_ops cuda_probe = {session_start, probe_open, probe_run, probe_finish,
-                                            probe_close};
+const struct device_probe_ops cuda_probe = {session_start, probe_open,  probe_run,
+                                            probe_finish,  probe_close, probe_reduce};

@@ -14,6 +14,7 @@
 #include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/ranks.h"
+#include "engine/cuda/reduce.h"
 #include "engine/cuda/walk.h"
 
 /* ---- how they find each other ---------------------------------------------------------------- */
@@ -73,14 +74,14 @@ static void device(char *to, size_t n)
         snprintf(to + 2 * i, 3, "%02x", (unsigned char)p.uuid.bytes[i]);
 }
 
-const struct ranks_ops cuda_ranks = {
-
-    .many_hosts = true,
-    .searched = true,
-    .make = make,
-    .open = open_by_id,
-    .made = made,
-    .device = device};
+const struct ranks_ops cuda_ranks = {.many_hosts = true,
+                                     .reduces =
+                                         true, /* where backend_ops.eager() has a kernel for it */
+                                     .searched = true,
+                                     .make = make,
+                                     .open = open_by_id,
+                                     .made = made,
+                                     .device = device};
 
 /* ---- in a backend -----------------------------------------------------------------------------
  */
@@ -147,21 +148,6 @@ int ranks_alone(struct walk *w, const struct plan_node *n, struct err *e)
     return n->region == REGION_REDUCE ? add(w, n, e) : 0;
 }
 
-/* The sum of all ranks, then the residual: as the kernels of reduce do it (kernels/args.h). */
-static int reduce(struct walk *w, const struct plan_node *n, struct err *e)
-{
-    struct backend *b = w->b;
-    struct collective *c = b->options.collective;
-    int32_t hidden = b->model->shape.hidden;
-    int64_t all = (int64_t)w->m * hidden;
-    float *y = b->x[region_info(n->of)->y];
-    const float *x = b->x[region_info(n->of)->x];
-    int rc = c->ops->reduce ? c->ops->reduce(c, b->partial, x, y, all, w->stream, e) : 1;
-    if (rc <= 0)
-        return rc;
-    return c->ops->all_reduce(c, b->partial, y, all, w->stream, e) || add(w, n, e) ? -1 : 0;
-}
-
 /* All ranks' columns of the logits. Of one row whose parts do not overlap they are, one behind the
  * other, the row. */
 static int gather(struct walk *w, struct err *e)
@@ -179,7 +165,7 @@ static int gather(struct walk *w, struct err *e)
 int ranks_put_together(struct walk *w, const struct plan_node *n, struct err *e)
 {
     w->region = n->of;
-    return n->region == REGION_REDUCE ? reduce(w, n, e) : gather(w, e);
+    return n->region == REGION_REDUCE ? reduce_run(w, n, e) : gather(w, e);
 }
 
 int ranks_check(const struct backend *b, struct err *e)

@@ -82,9 +82,12 @@ static void choose(struct backend *b, const struct step *s, bool wide, const str
                    struct kernel_choice *c)
 {
     memset(c, 0, sizeof *c);
-    for (int r = 0; r < REGION_COUNT; r++) {
+    for (int r = 0; r < REGION_NODES; r++) {
         int32_t m = region_m((enum region)r, s->m, s->rows);
         struct slot *slot = dispatch_slot(b->dispatch, (enum region)r, m, s->context);
+        c->kernel[r] = &b->eager[r];
+        if (!slot)
+            continue;
         const struct kernel *k = slot_kernel_with(o, slot);
         const struct loaded *l = k->backend;
         bool prompt = r == REGION_ATTN && !one_token_each(s);
@@ -188,12 +191,12 @@ static size_t fill_block(const struct step *s, const struct step_block *block, s
 /* ---- running ------------------------------------------------------------------------------- */
 
 static void count(struct backend *b, const struct inflight *f, const struct step *s,
-                  const double share[REGION_COUNT], int64_t ns)
+                  const double share[REGION_NODES], int64_t ns)
 {
-    for (int r = 0; r < REGION_COUNT; r++) {
+    for (int r = 0; r < REGION_NODES; r++) {
         bool prompt = r == REGION_ATTN && !one_token_each(s) && (!f->wide || f->choice.lead > 0);
         uint64_t m = (uint64_t)region_m((enum region)r, s->m, s->rows);
-        if (m == 0 || prompt) /* these run eager, whatever is in the slot */
+        if (!f->choice.slot[r] || m == 0 || prompt) /* these run eager, whatever is in the slot */
             continue;
         struct slot_counters *k = &f->choice.slot[r]->counters;
         uint64_t runs = (uint64_t)region_runs((enum region)r, b->model->shape.layers);
@@ -209,18 +212,18 @@ static void count(struct backend *b, const struct inflight *f, const struct step
 
 /* An uncaptured step's time by region: one layer was timed, and the others are like it. */
 static void measured_shares(const struct backend *b, const struct inflight *f,
-                            double share[REGION_COUNT])
+                            double share[REGION_NODES])
 {
     double sum = 0;
-    for (int r = 0; r < REGION_COUNT; r++) {
+    for (int r = 0; r < REGION_NODES; r++) {
         float ms = 0;
-        if (region_m((enum region)r, 1, f->rows) > 0 &&
+        if (f->choice.slot[r] && region_m((enum region)r, 1, f->rows) > 0 &&
             cudaEventElapsedTime(&ms, f->region_event[r][0], f->region_event[r][1]))
             ms = 0;
         share[r] = (double)ms * region_runs((enum region)r, b->model->shape.layers);
         sum += share[r];
     }
-    for (int r = 0; r < REGION_COUNT; r++)
+    for (int r = 0; r < REGION_NODES; r++)
         share[r] = sum > 0 ? share[r] / sum : 0;
 }
 
@@ -371,7 +374,7 @@ int cuda_step_start(struct backend *b, const struct step *s, const struct overri
     if (f->wide)
         choose_tiles(s, &f->choice);
     /* there is room for one observed step at a time. */
-    f->hooked = !b->inflight[!b->parity].hooked && hook_wants(b, &f->choice);
+    f->hooked = s->trial || (!b->inflight[!b->parity].hooked && hook_wants(b, &f->choice));
     if (run(b, s, f, o != NULL, e) || fetch(b, s, f, e)) {
         int rc = failed_for(b, e);
         if (f->hooked)
@@ -387,7 +390,7 @@ int cuda_step_start(struct backend *b, const struct step *s, const struct overri
 /* Adds the step to its slots' counters: the time since it could begin. */
 static void account(struct backend *b, const struct step *s, const struct inflight *f)
 {
-    double share[REGION_COUNT];
+    double share[REGION_NODES];
     int64_t now = clock_ns(), from = f->start_ns > b->landed_ns ? f->start_ns : b->landed_ns;
     b->landed_ns = now;
     if (!f->graph)

@@ -16,6 +16,7 @@
 #include "engine/cuda/loaded.h"
 #include "engine/cuda/memory.h"
 #include "engine/cuda/ranks.h"
+#include "engine/cuda/reduce.h"
 #include "engine/cuda/walk.h"
 
 int32_t walk_padded(int32_t n)
@@ -89,6 +90,8 @@ int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t l
         return eager_attn_beside(w, k, layer, e);
     if (l && !l->lt)
         return loaded_region(w, k, r, layer, e);
+    if (r == REGION_REDUCE)
+        return reduce_eager(w, e);
     return eager_region(w, r, layer, e);
 }
 

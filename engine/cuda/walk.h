@@ -19,6 +19,13 @@ struct inflight;      /* step.h */
 struct lt;            /* products.h */
 struct step_block;    /* memory.h */
 
+/* What a run of reduce reads and writes (kernels/args.h), and where its ranks meet. */
+struct summed {
+    const float *x, *residual;
+    float *out;
+    enum reduce_use use;
+};
+
 struct walk {
     struct backend *b;
     cudaStream_t stream;
@@ -33,18 +40,19 @@ struct walk {
     int32_t lead;                     /* and tokens before them, which a template takes */
     const struct cuda_counts *counts; /* of attention: instead of the block's, if not NULL */
     float *x, *y;                     /* residual stream before and after the region */
+    struct summed sum;                /* of reduce, instead of x and y */
     float *q, *a, *h;                 /* float activations; NULL when wide (walk_floats) */
     float *logits;                    /* [rows, head rows]: of a rank of several its own columns */
     int32_t *best;
     void *k_pages, *v_pages;   /* instead of the layer's, if not NULL */
     const int32_t *kv_at;      /* instead of the block's, if not NULL */
-    bool have16[REGION_COUNT]; /* the region's output is there in bf16, too */
+    bool have16[REGION_NODES]; /* the region's output is there in bf16, too */
     void *out16;               /* wide: instead of the backend's q16 or h16, if not NULL */
     const void *next;          /* instead of the weights a later region reads, if not NULL */
     int64_t next_bytes;
     struct inflight *timed; /* record its region_event around the regions of timed_layer */
     int32_t timed_layer;
-    int32_t launches[REGION_COUNT]; /* so far */
+    int32_t launches[REGION_NODES]; /* so far */
     enum region region;             /* being walked */
     const struct lt *lt;            /* whose algorithm its product takes, or NULL */
 };

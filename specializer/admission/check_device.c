@@ -313,6 +313,26 @@ static int run_cases(struct check *k, bool *spent, struct err *err)
     return rc;
 }
 
+/* Kernels that ranks run together need no model, and all that is asked of them are bits. */
+static int check_ranks(const struct check_device_request *q, struct check_result *result,
+                       bool *spent, struct err *err)
+{
+    const struct check_request *c = &q->check;
+    struct device_reduce of = {.object = c->object,
+                               .world = c->ranks,
+                               .hidden = q->shape.hidden,
+                               .m_from = c->range.m_from,
+                               .m_to = c->range.m_to,
+                               .full = c->full,
+                               .seed = c->seed};
+    if (!q->device->reduce)
+        return err_set(err, "this device has no probe for kernels of reduce"), 1;
+    enum device_verdict v = q->device->reduce(q->session, &of, &result->runs, spent, err);
+    result->cases = result->runs;
+    result->comparison.bit_equal = v == DEVICE_OK;
+    return v == DEVICE_OK ? 0 : v == DEVICE_FAULT ? -1 : 1;
+}
+
 int check_device(const struct check_device_request *q, struct check_result *result, bool *spent,
                  struct err *err)
 {
@@ -323,6 +343,10 @@ int check_device(const struct check_device_request *q, struct check_result *resu
     *spent = false;
     memset(result, 0, sizeof *result);
     comparison_start(&result->comparison);
+    if (c->range.region == REGION_REDUCE) {
+        free(k);
+        return check_ranks(q, result, spent, err);
+    }
     for (int i = 0; i < c->captures && k->captures < PLAN_MAX; i++)
         if (c->captured[i]->pages <= CAPTURED_PAGES)
             k->captured[k->captures++] = c->captured[i];

@@ -2,7 +2,8 @@
 /* check_device.h - the admission of kernels that run on a device of their own.
  *
  * The same plan of cases and the same comparator as check.h; what runs them is the backend's half
- * of the probe (engine/device_probe.h). In the probe process.
+ * of the probe (engine/device_probe.h), which judges kernels of reduce by itself. In the probe
+ * process.
  */
 #ifndef WHET_SPECIALIZER_ADMISSION_CHECK_DEVICE_H
 #define WHET_SPECIALIZER_ADMISSION_CHECK_DEVICE_H

@@ -59,6 +59,9 @@ static int load_captures(const struct probe_request *q,
  */
 static int device_there(struct examiner *x, struct err *err)
 {
+    const char *all = getenv("WHET_RANK_GPUS"); /* engine/launch.c: this rank's own comes first */
+    if (!x->ops && all && *all)
+        setenv("CUDA_VISIBLE_DEVICES", all, 1);
     if (!x->ops)
         x->ops = backend_cuda_load(err);
     if (!x->ops)

@@ -101,6 +101,10 @@
 #define TABLE_DEF "kernels/cuda/attn_even.def"
 #include "specializer/candidate/template_table.h"
 
+#define TABLE reduce_peer
+#define TABLE_DEF "kernels/cuda/reduce_peer.def"
+#include "specializer/candidate/template_table.h"
+
 #define TABLE lt
 #define TABLE_DEF "kernels/cuda/lt.def"
 #include "specializer/candidate/template_table.h"

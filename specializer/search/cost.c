@@ -386,13 +386,30 @@ static double cuda_attention_s(const struct cost *c, const struct template *t,
                                              : attention_mma_s(c, t, p, f);
 }
 
+/* Sums of ranks: every shot goes over the link once, and a thread's items come in batches, one
+ * after the other. The link's rate is what the largest sums took (docs/scaling.md, two H100); all
+ * else is reckoned. */
+static double peers_s(const struct template *t, const struct point *p, const struct facts *f)
+{
+    static const double bytes[] = {8, 128.0 / 30, 4}; /* of a number, by how it travels */
+    static const double link = 2e11, over_s = 1.2e-6, flag_s = 1e-6, batch_s = 0.6e-6;
+    int way = (int)role_value(t, p, ROLE_WAY);
+    double shots = role_value(t, p, ROLE_SHOTS), blocks = role_value(t, p, ROLE_GRID);
+    double all = (double)f->M_MAX * f->HIDDEN * bytes[way];
+    double batch = 32 * blocks * role_value(t, p, ROLE_WARPS) * role_value(t, p, ROLE_UNROLL);
+    double batches = ceil(all / 16 / shots / batch);
+    return all / link + shots * (over_s + (way == 2 ? flag_s : 0) + batches * batch_s) +
+           5e-9 * blocks;
+}
+
 static double cuda_formula(const struct cost *c, const struct template *t, const struct point *p,
                            const struct facts *f)
 {
     double rows, cols;
     region_matrix(f, &rows, &cols);
-    double s = f->REGION == REGION_ATTN ? cuda_attention_s(c, t, p, f)
-                                        : projection_s(c, t, p, f, rows, cols);
+    double s = f->REGION == REGION_ATTN     ? cuda_attention_s(c, t, p, f)
+               : f->REGION == REGION_REDUCE ? peers_s(t, p, f)
+                                            : projection_s(c, t, p, f, rows, cols);
     return s + c->machine->boundary_s;
 }
 

@@ -45,4 +45,23 @@ static const struct row {
     {"sleeps", REGION_MLP_OUT, "hang", "hang"},
 };
 
+/* What is planted in bad/reduce.cuh, by its number, for two ranks; an early flag is a race, which
+ * a cleaning that leaves words gives away in any case. */
+static const struct row ranks_row[] = {
+    {"nothing", REGION_REDUCE, NULL, NULL},
+    {"no_wait", REGION_REDUCE, NULL, "element"},
+    {"one_turn", REGION_REDUCE, NULL, "place is used too early or too late"},
+    {"own_count", REGION_REDUCE, NULL, "round"},
+    {"no_clean", REGION_REDUCE, NULL, "which cleans, left"},
+    {"residual_first", REGION_REDUCE, NULL, "in the order of ranks"},
+    {"own_first", REGION_REDUCE, NULL, "in the order of ranks"},
+    {"short", REGION_REDUCE, NULL, "in the order of ranks"},
+    {"past_end", REGION_REDUCE, NULL, "behind its output"},
+    {"spins", REGION_REDUCE, NULL, "hang"},
+    {"strays", REGION_REDUCE, NULL, "wrote to way 1"},
+    {"early_read", REGION_REDUCE, NULL, "element"},
+    {"early_flag", REGION_REDUCE, NULL, "round"},
+    {"last_block", REGION_REDUCE, NULL, "has count"},
+};
+
 #endif

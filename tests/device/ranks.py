@@ -110,6 +110,10 @@ def search(program, model, ranks, seconds, options, want):
         tables = dict(re.findall(r'whet_rank_table_version\{rank="(\d+)"\} (\d+)', s.get("/metrics")))
     slots = json.loads(s.get("/specializer"))["specializer"]["slots"]
     active = [x["slot"] for x in slots if x["state"] == "active"]
+    for x in slots:
+        if x["region"] == "reduce" and x["candidates"]:
+            print(f"    {x['slot']}: share {x['share']:.3f}, {x['candidates']} candidates, {x['kernel']['name']}, "
+                  f"{x.get('why') or x.get('bench')}", flush=True)
     same = ["%d tokens, %.4f" % agree(a, b) for a, b in zip(want, got)]
     print(f"{model} x{ranks}, {seconds} s of search: {len(active)} slots have kernels: {' '.join(active)}; "
           f"tables {tables}; {took[0]:.0f} -> {took[-1]:.0f} tokens/s one by one; {'; '.join(same)}", flush=True)

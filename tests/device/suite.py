@@ -38,10 +38,11 @@ CLEAN = re.compile(r"ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards")
 
 
 class Part:
-    """`alone`: has the device to itself. `python`: modules it needs, else it is left out."""
+    """`alone`: has the device to itself. `python`: modules it needs, else it is left out; so it is where
+    there are fewer than `devices`, of which it has so many to itself."""
 
-    def __init__(self, name, command, alone=False, python=(), tool=""):
-        self.name, self.command, self.alone = name, command, alone
+    def __init__(self, name, command, alone=False, python=(), tool="", devices=1):
+        self.name, self.command, self.alone, self.devices = name, command, alone, devices
         self.python, self.tool = python, tool
         self.passed = self.failed = 0
         self.seconds, self.why, self.log = 0.0, "", ""
@@ -83,6 +84,7 @@ def plain_parts(at, quick):
     parts += [Part(p, [device, p], alone=True)
               for p in ("kernels", "lt", "agent", "probe", "probe-formats", "prefill", "graphs")]
     parts += [Part("probe-bad", [at.program("test_bad_probe")], alone=True),
+              Part("ranks", [at.program("test_bad_probe"), "--ranks"], alone=True, devices=2),
               Part("broken", at.script("broken.py") + [at.program("whet"), at.program("trap.so")],
                    alone=True)]
     return parts
@@ -208,7 +210,11 @@ def run_all(parts, jobs, logs):
     for device in devices:
         free.put(device)
     with concurrent.futures.ThreadPoolExecutor(len(devices)) as pool:
-        list(pool.map(lambda p: run_on_a_free_device(p, logs, free), [p for p in parts if p.alone]))
+        list(pool.map(lambda p: run_on_a_free_device(p, logs, free),
+                      [p for p in parts if p.alone and p.devices == 1]))
+    for part in parts:
+        if part.devices > 1:
+            run(part, logs, ",".join(devices[:part.devices]))
 
 
 def main():
@@ -229,7 +235,10 @@ def main():
     parts = [x for x in parts if not a.part or any(x.name.startswith(w) for w in a.part)]
     if not parts:
         sys.exit(f"suite: no part is called {' or '.join(a.part)}")
-    left_out = [(x.name, missing(x.python)) for x in parts if missing(x.python)]
+    there = len(device_names())
+    left_out = [(x.name, f"this Python has no {missing(x.python)}") for x in parts if missing(x.python)]
+    left_out += [(x.name, f"it needs {x.devices} devices, and there is {there}")
+                 for x in parts if x.devices > there]
     parts = [x for x in parts if x.name not in dict(left_out)]
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
@@ -237,8 +246,8 @@ def main():
     os.makedirs(logs, exist_ok=True)
     begun = time.monotonic()
     run_all(parts, a.jobs, logs)
-    for name, module in left_out:
-        print(f"left out: {name}, this Python has no {module}")
+    for name, why in left_out:
+        print(f"left out: {name}, {why}")
     print(f"logs in {logs}; {time.monotonic() - begun:.0f} s")
     failed = sum(x.failed for x in parts)
     print(f"{sum(x.passed for x in parts)} passed, {failed} failed")

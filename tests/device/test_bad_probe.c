@@ -2,6 +2,7 @@
 /* test_bad_probe.c - planted bad CUDA kernels, through the specializer's own probe.
  *
  *   test_bad_probe [NAME]     all of tests/device/bad, or one
+ *   test_bad_probe --ranks    what two GPUs do together: bad/reduce.cuh, and points of the template
  *
  * Nothing here checks kernels: each is compiled as a candidate and given to probe_start(), which
  * writes a request, and the process that it goes to is `whet probe --serve`, with every check of a
@@ -24,8 +25,9 @@
 #include "tests/device/bad_rows.h"
 #include "tests/device/device_test.h"
 #include "tests/kernels/cuda_build.h"
+#include "tests/kernels/cuda_points.h"
 
-enum { CONTEXT_INDEX = 1 };
+enum { CONTEXT_INDEX = 1, RANKS_POINTS = 12 };
 
 struct bench {
     struct stage_env env;
@@ -51,60 +53,94 @@ static bool find_program(struct bench *b)
     return false;
 }
 
-static bool build(const struct bench *b, const struct row *r, const char *object)
+static bool keep(char *cubin, size_t size, const char *name, const char *object, const char *why)
 {
-    char path[4200], include[4200], hidden[32], why[WHY_SIZE];
-    const char *option[] = {include, hidden, "-DM_MAX=8", "-DHEADS=8", "-DHEAD_DIM=64"};
-    size_t size;
-    snprintf(path, sizeof path, "%s/tests/device/bad/%s.cu", b->root, r->name);
-    snprintf(include, sizeof include, "-I%s/tests/device/bad", b->root);
-    snprintf(hidden, sizeof hidden, "-DHIDDEN=%d", shape.hidden);
-    char *cubin = cuda_build(b->root, path, b->arch, option, 5, &size, why);
     FILE *f = cubin ? fopen(object, "wbe") : NULL;
     bool ok = f && fwrite(cubin, 1, size, f) == size;
     if (f && fclose(f) != 0)
         ok = false;
     if (!ok)
-        printf("%s: %s\n", r->name, cubin ? "cannot be written" : why);
+        printf("%s: %s\n", name, cubin ? "cannot be written" : why);
     free(cubin);
     return ok;
 }
 
-static enum stage_result probe(struct bench *b, const struct row *r, char *reason, size_t size)
+static bool build(const struct bench *b, const struct row *r, const char *object)
 {
-    bool attn = r->region == REGION_ATTN;
-    struct slot slot = {.region = r->region,
+    char path[4200], include[4200], hidden[32], planted[32], why[WHY_SIZE];
+    const char *option[] = {include, hidden, planted, "-DM_MAX=8", "-DHEADS=8", "-DHEAD_DIM=64"};
+    bool ranks = r->region == REGION_REDUCE;
+    size_t size;
+    snprintf(path, sizeof path, "%s/tests/device/bad/%s%s", b->root, ranks ? "reduce" : r->name,
+             ranks ? ".cuh" : ".cu");
+    snprintf(planted, sizeof planted, "-DPLANTED=%d", ranks ? (int)(r - ranks_row) : 0);
+    snprintf(include, sizeof include, "-I%s/tests/device/bad", b->root);
+    snprintf(hidden, sizeof hidden, "-DHIDDEN=%d", shape.hidden);
+    char *cubin = cuda_build(b->root, path, b->arch, option, 6, &size, why);
+    return keep(cubin, size, r->name, object, why);
+}
+
+/* A legal point of the template by chance, which moves on with *z; *name tells which. */
+static bool build_point(const struct bench *b, int n, uint32_t *z, const char *object,
+                        char name[80])
+{
+    const struct template *t = template_find("reduce_peer");
+    char why[WHY_SIZE];
+    size_t size = 0;
+    struct facts f = cuda_facts(&shape, REGION_REDUCE, BUCKET, 132);
+    struct point p = cuda_start(t, &f);
+    if (n > 0 && !cuda_point_random(t, &f, z, &p))
+        return false;
+    cuda_point_text(t, &p, name, 80);
+    char *cubin = cuda_point_build(b->root, b->arch, t, &f, &p, &size, why);
+    return keep(cubin, size, name, object, why);
+}
+
+/* What admission says of the object, which is removed. */
+static enum stage_result judge(struct bench *b, enum region region, const char *name,
+                               const char *object, char *reason, size_t size)
+{
+    bool attn = region == REGION_ATTN;
+    struct slot slot = {.region = region,
                         .m_index = m_bucket_of(BUCKET),
                         .context_index = attn ? CONTEXT_INDEX : -1,
                         .m = BUCKET,
                         .context = attn ? context_bucket[CONTEXT_INDEX] : 0};
     struct candidate c = {.slot = &slot, .origin = ORIGIN_TEMPLATE};
     struct err err = {""};
-    snprintf(c.name, sizeof c.name, "%s", r->name);
-    c.object = xasprintf("%s/%s.cubin", b->dir, r->name);
     enum stage_result result = STAGE_RETRY;
-    if (build(b, r, c.object)) {
-        struct probe *p = probe_start(&b->env, &c, PROBE_FULL, NULL, 0, &err);
-        snprintf(c.reason, sizeof c.reason, "%.200s", err.msg);
-        while (p && (result = probe_poll(p)) == STAGE_RUNNING)
-            usleep(500);
-        probe_end(p);
-        if (result == STAGE_PASS && c.evidence.probe_s > b->slowest_s)
-            b->slowest_s = c.evidence.probe_s;
-    }
+    snprintf(c.name, sizeof c.name, "%s", name);
+    c.object = xstrdup(object);
+    struct probe *p = probe_start(&b->env, &c, PROBE_FULL, NULL, 0, &err);
+    snprintf(c.reason, sizeof c.reason, "%.200s", err.msg);
+    while (p && (result = probe_poll(p)) == STAGE_RUNNING)
+        usleep(500);
+    probe_end(p);
+    if (result == STAGE_PASS && c.evidence.probe_s > b->slowest_s)
+        b->slowest_s = c.evidence.probe_s;
     snprintf(reason, size, "%s", c.reason);
-    unlink(c.object);
+    unlink(object);
     free(c.object);
     free(c.log);
     return result;
+}
+
+static enum stage_result probe(struct bench *b, const struct row *r, char *reason, size_t size)
+{
+    char object[200];
+    snprintf(object, sizeof object, "%s/%s.cubin", b->dir, r->name);
+    reason[0] = 0;
+    return build(b, r, object) ? judge(b, r->region, r->name, object, reason, size) : STAGE_RETRY;
 }
 
 static const char *const verdict[] = {"running", "passed", "refused", "retry", "stopped"};
 
 static void examine(struct bench *b, const struct row *r)
 {
-    static const struct row good[2] = {{"good_out", REGION_MLP_OUT, NULL, NULL},
-                                       {"good_attn", REGION_ATTN, NULL, NULL}};
+    static const struct row plain[2] = {{"good_out", REGION_MLP_OUT, NULL, NULL},
+                                        {"good_attn", REGION_ATTN, NULL, NULL}};
+    const struct row *good =
+        r->region == REGION_REDUCE ? &ranks_row[0] : &plain[r->region == REGION_ATTN];
     char reason[240];
     int64_t t0 = clock_ns();
     enum stage_result result = probe(b, r, reason, sizeof reason);
@@ -114,12 +150,28 @@ static void examine(struct bench *b, const struct row *r)
           (double)(clock_ns() - t0) * 1e-9, reason);
     if (!r->probe)
         return;
-    result = probe(b, &good[r->region == REGION_ATTN], reason, sizeof reason);
+    result = probe(b, good, reason, sizeof reason);
     check(result == STAGE_PASS, false, "a good kernel after %s: %s %s", r->name, verdict[result],
           reason);
 }
 
-static bool bench_open(struct bench *b)
+static void examine_ranks(struct bench *b)
+{
+    static const size_t rows = sizeof ranks_row / sizeof *ranks_row;
+    uint32_t z = 5;
+    for (size_t i = 0; i < rows; i++)
+        examine(b, &ranks_row[i]);
+    for (int i = 0; i < RANKS_POINTS; i++) {
+        char object[200], name[80] = "", reason[240] = "it does not compile";
+        enum stage_result result = STAGE_RETRY;
+        snprintf(object, sizeof object, "%s/point-%d.cubin", b->dir, i);
+        if (build_point(b, i, &z, object, name))
+            result = judge(b, REGION_REDUCE, name, object, reason, sizeof reason);
+        check(result == STAGE_PASS, true, "%-7s %s %s", verdict[result], name, reason);
+    }
+}
+
+static bool bench_open(struct bench *b, bool ranks)
 {
     char *none[] = {"test_bad_probe"};
     struct err err = {""};
@@ -134,25 +186,46 @@ static bool bench_open(struct bench *b)
     snprintf(b->dir, sizeof b->dir, "/tmp/whet-bad-XXXXXX");
     snprintf(b->arch, sizeof b->arch, "sm_%d%d%s", d.major, d.minor, d.major == 9 ? "a" : "");
     b->machine.kind = MACHINE_CUDA;
+    struct model *model = model_random(&shape, DTYPE_BF16, 9);
     b->env = (struct stage_env){.config = &b->config,
                                 .numerics = NUMERICS_TOLERANCE,
-                                .model = model_random(&shape, DTYPE_BF16, 9),
+                                .model = model,
                                 .machine = &b->machine,
                                 .program = b->program,
                                 .stop = &b->stop,
                                 .alone = true};
-    if (!mkdtemp(b->dir) || !b->env.model)
+    if (!mkdtemp(b->dir) || !model)
         return false;
+    if (ranks) {
+        model->shard.world = 2;
+        /* As engine/launch.c leaves it: this process's own GPU first. */
+        const char *chosen = getenv("CUDA_VISIBLE_DEVICES");
+        setenv("WHET_RANK_GPUS", chosen && strchr(chosen, ',') ? chosen : "0,1", 0);
+    }
     b->env.prober = prober_open(&b->env);
     return true;
+}
+
+/* On one GPU kernels of reduce have nobody to meet. */
+static bool two_gpus(void)
+{
+    int n = 0;
+    return cudaGetDeviceCount(&n) == cudaSuccess && n >= 2;
 }
 
 int main(int argc, char **argv)
 {
     static struct bench b;
-    if (!bench_open(&b))
+    bool ranks = argc > 1 && strcmp(argv[1], "--ranks") == 0;
+    if (ranks && !two_gpus()) {
+        puts("not shown: there are no two GPUs");
         return 1;
-    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+    }
+    if (!bench_open(&b, ranks))
+        return 1;
+    if (ranks)
+        examine_ranks(&b);
+    for (size_t i = 0; i < sizeof row / sizeof *row && !ranks; i++)
         if (argc < 2 || strcmp(argv[1], row[i].name) == 0)
             examine(&b, &row[i]);
     struct prober_counts n = prober_counts(b.env.prober);

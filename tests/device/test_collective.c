@@ -3,7 +3,8 @@
  * through the host's memory, what two ranks of one GPU are told, and two ranks of two GPUs.
  *
  *   build/tests/test_collective          prints a line for each; 0 if all is right
- *   build/tests/test_collective --bench  and what a captured sum takes between two GPUs
+ *   build/tests/test_collective --bench  and what a captured sum takes between two GPUs, also by
+ *                                        points of the template of reduce
  *
  * Where there is one GPU, what needs two says so and is left out. Sums of several ranks through the
  * host's memory are what a server of two ranks on one GPU does.
@@ -19,6 +20,7 @@
 
 #include "engine/cpu/collective_shm.h"
 #include "engine/cuda/collective_cuda.h"
+#include "tests/device/time_points.h"
 
 enum { N = 5000, REPLAYS = 3, WIDEST = 64 * 4096, SUMS = 64, NO_GPU = 77 };
 
@@ -134,9 +136,10 @@ static int two_on_one(void)
 
 struct pair {
     int rank, bench;
+    const struct sum_points *points;
     struct collective *nccl, *peer;
     cudaStream_t stream;
-    float *in, *out; /* [WIDEST], [2 * WIDEST] */
+    float *in, *residual, *out; /* [WIDEST], [WIDEST], [2 * WIDEST] */
 };
 
 /* Captured sums of n numbers, from `in` to `out`. */
@@ -251,7 +254,8 @@ static int one_never_comes(struct pair *p, struct err *e)
 static int as_rank(struct pair *p, const char *id, struct err *e)
 {
     if (cudaStreamCreateWithFlags(&p->stream, cudaStreamNonBlocking) ||
-        cudaMalloc((void **)&p->in, WIDEST * 4) || cudaMalloc((void **)&p->out, WIDEST * 8))
+        cudaMalloc((void **)&p->in, WIDEST * 4) || cudaMalloc((void **)&p->residual, WIDEST * 4) ||
+        cudaMalloc((void **)&p->out, WIDEST * 8))
         return err_set(e, "no memory");
     p->nccl = collective_nccl_open(id, p->rank, 2, e);
     p->peer =
@@ -263,6 +267,11 @@ static int as_rank(struct pair *p, const char *id, struct err *e)
     failed += said("two GPUs, from one to the other", sums_are_right(p, p->peer, e) == 0, e->msg);
     if (!failed && p->bench)
         failed = time_all(p, e);
+    if (!failed && p->points) {
+        struct sum_rank r = {p->rank, p->peer, p->nccl, p->stream, p->in, p->residual, p->out};
+        int wrong = sum_points_time(p->points, &r, e);
+        failed = said("two GPUs, points of the template", wrong == 0, e->msg);
+    }
     return failed + said("two GPUs, one rank does not come", one_never_comes(p, e) == 0, e->msg);
 }
 
@@ -281,8 +290,26 @@ static int be_rank(int rank, int bench, const int to[2])
                           : read(to[0], id, sizeof id) == sizeof id;
     if (!told)
         return said("two GPUs", 0, e.msg);
+    const char *root = getenv("WHET_SOURCE_ROOT");
+    if (bench)
+        p.points = sum_points_compile(root ? root : ".", "sm_90a");
     int rc = as_rank(&p, id, &e);
     return rc ? said("two GPUs", 0, e.msg) : 0;
+}
+
+/* The GPUs that this process may see: rank r has the r-th. */
+static void pick_gpu(int r)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES"),
+               *second = visible ? strchr(visible, ',') : 0;
+    char gpu[2][48] = {"0", "1"}, both[100];
+    if (second) {
+        snprintf(gpu[0], sizeof gpu[0], "%.*s", (int)(second - visible), visible);
+        snprintf(gpu[1], sizeof gpu[1], "%.*s", (int)strcspn(second + 1, ","), second + 1);
+    }
+    snprintf(both, sizeof both, "%s,%s", gpu[r], gpu[1 - r]);
+    setenv("CUDA_VISIBLE_DEVICES", gpu[r], 1);
+    setenv("WHET_RANK_GPUS", both, 1); /* areas for kernels of reduce, too */
 }
 
 static int two_on_two(int bench)
@@ -293,7 +320,7 @@ static int two_on_two(int bench)
         return 1;
     for (int r = 1; r >= 0; r--) {
         if ((child[r] = fork()) == 0) {
-            setenv("CUDA_VISIBLE_DEVICES", r ? "1" : "0", 1);
+            pick_gpu(r);
             _exit(be_rank(r, bench, to));
         }
     }
@@ -311,6 +338,7 @@ static int two_on_two(int bench)
 
 int main(int argc, char **argv)
 {
+    setvbuf(stdout, NULL, _IOLBF, 0);
     int failed = two_on_two(argc > 1 && !strcmp(argv[1], "--bench"));
     failed += two_on_one();
     failed += by_nccl();

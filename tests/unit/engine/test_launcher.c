@@ -6,6 +6,10 @@
 
 #include "engine/launcher.h"
 
+#define environment environment_of_launch
+#include "engine/launch.c"
+#undef environment
+
 /* The environment of a test: "NAME=value" strings. */
 static const char *const *environment;
 
@@ -121,6 +125,42 @@ static void what_is_missing_or_wrong_is_named(void **state)
     }
 }
 
+/* Each rank sees its own GPU alone; a probe will want them all, the rank's own first. */
+static void a_rank_sees_its_own_gpu_and_knows_those_of_all(void **state)
+{
+    static const struct {
+        const char *visible;
+        int32_t rank, world;
+        const char *own, *all;
+    } row[] = {
+        {NULL, 0, 2, "0", "0,1"},
+        {NULL, 2, 3, "2", "2,0,1"},
+        {"4,7", 1, 2, "7", "7,4"},
+        {"4,7,9", 0, 2, "4", "4,7"},
+        {"GPU-a,GPU-b", 1, 2, "GPU-b", "GPU-b,GPU-a"},
+        {"3", 0, 2, "3", NULL}, /* whoever started it has shown it one */
+        {"3", 1, 2, "3", NULL},
+        {"1,2", -1, 2, "1,2", NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        struct rank_place here = {.world = row[i].world, .local_rank = row[i].rank};
+        unsetenv("WHET_RANK_GPUS");
+        if (row[i].visible)
+            setenv("CUDA_VISIBLE_DEVICES", row[i].visible, 1);
+        else
+            unsetenv("CUDA_VISIBLE_DEVICES");
+        pick_device(&here);
+        assert_string_equal(getenv("CUDA_VISIBLE_DEVICES"), row[i].own);
+        const char *all = getenv("WHET_RANK_GPUS");
+        assert_int_equal(!all, !row[i].all);
+        if (all)
+            assert_string_equal(all, row[i].all);
+    }
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    unsetenv("WHET_RANK_GPUS");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -129,6 +169,7 @@ int main(void)
         cmocka_unit_test(master_addr_counts_for_every_launcher),
         cmocka_unit_test(torchruns_store_keeps_its_port),
         cmocka_unit_test(what_is_missing_or_wrong_is_named),
+        cmocka_unit_test(a_rank_sees_its_own_gpu_and_knows_those_of_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,7 +26,7 @@ enum { STEPS = SANITIZED ? 3000 : 20000, KERNELS = 4000, ALIVE = 0x600d };
 struct executable {
     int state; /* ALIVE */
     _Atomic int running;
-    const struct kernel *kernel[REGION_COUNT];
+    const struct kernel *kernel[REGION_NODES];
 };
 
 static struct {
@@ -56,7 +56,7 @@ static int pretend_walk(struct walk *w)
     world.captured = w->choice;
     int longest = random_below(&seed, 8) ? 60 : 1000;
     for (int i = 0; i < 4; i++) {
-        for (int r = 0; r < REGION_COUNT; r++)
+        for (int r = 0; r < REGION_NODES; r++)
             must(alive(w->choice->kernel[r]));
         usleep((useconds_t)random_below(&seed, longest));
     }
@@ -86,7 +86,7 @@ static cudaError_t pretend_update(cudaGraphExec_t exec)
 {
     struct executable *x = executable_of(exec);
     must(atomic_load(&x->running) == 0);
-    for (int r = 0; r < REGION_COUNT; r++)
+    for (int r = 0; r < REGION_NODES; r++)
         must(alive(x->kernel[r])); /* nodes of theirs are replaced */
     memcpy(x->kernel, world.captured->kernel, sizeof x->kernel);
     atomic_fetch_add(&world.updated, 1);
@@ -128,7 +128,7 @@ static struct test_kernel {
     _Atomic bool published, bad; /* ever; rolled back for what it computes */
     _Atomic uint64_t unloaded;   /* before this step began; 0: not yet */
 } test_kernel[KERNELS];
-static struct kernel eager[REGION_COUNT];
+static struct kernel eager[REGION_NODES];
 
 static bool alive(const struct kernel *k)
 {
@@ -214,7 +214,7 @@ static struct kernel_choice chosen(int context, struct test_kernel *trial, int t
 {
     struct kernel_choice c = {
         .m = 1, .rows = 1, .context = context, .decode = true, .trial = trial};
-    for (int r = 0; r < REGION_COUNT; r++)
+    for (int r = 0; r < REGION_NODES; r++)
         c.kernel[r] = &eager[r];
     for (int i = 0; i < 2; i++) {
         struct test_kernel *s = atomic_load(&table.serves[i]);
@@ -327,7 +327,7 @@ static void kernels_come_and_go_under_steps_that_run(void **state)
     struct engine_thread e = {.b = b, .seed = 3};
     struct err err;
     pthread_t thread;
-    for (int r = 0; r < REGION_COUNT; r++)
+    for (int r = 0; r < REGION_NODES; r++)
         eager[r].region = (enum region)r;
     pthread_mutex_init(&b->load_lock, NULL);
     assert_int_equal(graph_open(b, &err), 0);

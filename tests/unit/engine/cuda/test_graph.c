@@ -8,12 +8,12 @@
 #include "engine/cuda/graph.c"
 #include "engine/cuda/ops.h"
 
-static struct kernel eager[REGION_COUNT], other;
+static struct kernel eager[REGION_NODES], other;
 
 static struct kernel_choice prompt(int32_t m, int32_t tiles)
 {
     struct kernel_choice c = {.m = m, .rows = 1, .context = 256, .tiles = tiles};
-    for (int r = 0; r < REGION_COUNT; r++)
+    for (int r = 0; r < REGION_NODES; r++)
         c.kernel[r] = &eager[r];
     return c;
 }
@@ -189,6 +189,31 @@ static void it_serves_once_its_kernel_is_in_the_slot(void **state)
     assert_true(asked(b));
 }
 
+/* All ranks run a sum with the same kernel, so a graph with another one is never run for it. */
+static void a_graph_has_its_kernel_of_reduce_and_no_other(void **state)
+{
+    struct backend *b = *state;
+    static struct loaded of[] = {{.number = 4}, {.number = 5}};
+    static struct kernel one = {.region = REGION_REDUCE, .backend = &of[0]};
+    static struct kernel two = {.region = REGION_REDUCE, .backend = &of[1]};
+    struct collective world = {NULL, 0, 2};
+    struct kernel_choice c = decodes(&candidate, false), next = c;
+    struct cell *cell = graph_cell(b, &c);
+    c.kernel[REGION_REDUCE] = &one;
+    next.kernel[REGION_REDUCE] = &two;
+    cell->variant[2] = (struct variant){.choice = c, .exec = (cudaGraphExec_t)&other};
+    assert_ptr_equal(graph_get(b, &c), &cell->variant[2]);
+    assert_ptr_equal(graph_get(b, &next), &cell->variant[2]); /* a rank alone: until it is made */
+    assert_true(asked(b));
+    b->options.collective = &world;
+    assert_null(graph_get(b, &next));
+    assert_true(graph_uses(b, &one, false));
+    assert_true(updatable(&c, &next));
+    of[0].info.launches = 1;
+    assert_false(updatable(&c, &next));
+    b->options.collective = NULL;
+}
+
 /* An operator's rollback: the kernel that leaves may be wrong. */
 static void a_kernel_does_not_stand_in_for_the_one_before_it(void **state)
 {
@@ -271,6 +296,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(only_the_very_same_graph_serves_a_wide_step, open_rig,
                                         close_rig),
         cmocka_unit_test_setup_teardown(a_canarys_graph_stands_in_for_no_other, open_rig,
+                                        close_rig),
+        cmocka_unit_test_setup_teardown(a_graph_has_its_kernel_of_reduce_and_no_other, open_rig,
                                         close_rig),
         cmocka_unit_test_setup_teardown(it_serves_once_its_kernel_is_in_the_slot, open_rig,
                                         close_rig),

