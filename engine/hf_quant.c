@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hf_quant.c - "quantization_config" of a config.json.
  *
- *   {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}     also "fbgemm_fp8"
+ *   {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128],     also "fbgemm_fp8"
+ *    "activation_scheme": "dynamic"}
  *   {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"}
  *   {"quant_method": "gptq", "bits": 4, "group_size": 128, "checkpoint_format": "gptq"}
  *   {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0":
  *       {"weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128,
- *                    "symmetric": true}}}}
+ *                    "symmetric": true},
+ *       "input_activations": {"num_bits": 8, "type": "float", "dynamic": true}}}}
  *
  * Which matrices are quantized is not read here but from their tensors: "ignore",
  * "modules_to_not_convert" and their like only repeat it. What would change the numbers and is not
@@ -103,9 +105,12 @@ static int read_block(const struct section *s, const char *name, struct hf_quant
     return whole(s, name, cJSON_GetArrayItem(v, 1), 1, &q->block_cols);
 }
 
+/* "fbgemm_fp8" has no other way than scales of activations that are found while serving. */
 static int read_fp8(const struct section *s, struct hf_quant *q)
 {
     q->method = HF_FP8;
+    q->fp8_activations = strcmp(text(s, "quant_method", ""), "fbgemm_fp8") == 0 ||
+                         strcmp(text(s, "activation_scheme", ""), "dynamic") == 0;
     if (one_of(s, "fmt", "e4m3", "e4m3|float8_e4m3fn") < 0)
         return -1;
     return read_block(s, "weight_block_size", q);
@@ -163,6 +168,16 @@ static int read_float(const struct section *weights, struct hf_quant *q)
     return read_block(weights, "block_structure", q);
 }
 
+/* What a group says of its inputs: null, or as of weights, with "dynamic". */
+static bool dynamic_fp8(const cJSON *group, const struct section *s)
+{
+    const struct section inputs = {cJSON_GetObjectItemCaseSensitive(group, "input_activations"),
+                                   s->file, s->err};
+    const cJSON *bits = field(&inputs, "num_bits");
+    return cJSON_IsTrue(field(&inputs, "dynamic")) && cJSON_IsNumber(bits) &&
+           bits->valuedouble == 8 && strcmp(text(&inputs, "type", "int"), "float") == 0;
+}
+
 /* One group of layers that are quantized alike; what is not quantized has its plain tensors. */
 static int read_compressed(const struct section *s, struct hf_quant *q)
 {
@@ -185,6 +200,7 @@ static int read_compressed(const struct section *s, struct hf_quant *q)
                        s->file);
     if (strcmp(text(s, "format", ""), "pack-quantized") == 0)
         return read_packed(&weights, q);
+    q->fp8_activations = dynamic_fp8(group, s);
     return read_float(&weights, q);
 }
 

@@ -3,7 +3,8 @@
  * matrices in formats that whet computes on.
  *
  * Read are FP8 (e4m3) with scales a tensor, a row or a block, and four-bit integers as AWQ, GPTQ
- * and compressed-tensors pack them. Activations stay floats whatever a checkpoint says of them.
+ * and compressed-tensors pack them. Activations stay floats whatever a checkpoint says of them;
+ * that it is made for others is passed on (model.h).
  *
  *   FP8                                    F8: 32 codes under their scale, nothing rounded
  *   four bits, zero point 8 throughout     Q4_0, nothing rounded
@@ -29,6 +30,7 @@ struct hf_quant {
     int32_t group;                  /* columns that share a scale; 0: all of a row */
     int32_t zero_offset;            /* what is added to a stored zero point */
     bool zeros;                     /* zero points are stored */
+    bool fp8_activations; /* made for activations in FP8 whose scales are found on the way */
 };
 
 /* Reads "quantization_config" (`object`) of config.json (`file`, for messages). -1 with a message

@@ -54,12 +54,13 @@ struct model {
     struct tokenizer *tokenizer; /* owned */
     char *chat_template;         /* the model's own template text, or NULL */
     int64_t weight_bytes;        /* bytes of all tensors */
-    bool own_formats;   /* a GPU keeps weights as they are stored (device_weights.h), else bf16 */
-    bool bf16_copies;   /* and as bf16 beside them, for steps of more than OWN_MOST tokens */
-    char hash[17];      /* 16 hex digits of shape and tensor directory: the model's identity */
-    struct shard shard; /* what of a larger model this is: then the shape is the rank's own, and
-                           the name, the hash and the description are the whole model's. All zero:
-                           a whole model */
+    bool own_formats;     /* a GPU keeps weights as they are stored (device_weights.h), else bf16 */
+    bool bf16_copies;     /* and as bf16 beside them, for steps of more than OWN_MOST tokens */
+    bool fp8_activations; /* the checkpoint is made for activations in FP8, scaled while serving */
+    char hash[17];        /* 16 hex digits of shape and tensor directory: the model's identity */
+    struct shard shard;   /* what of a larger model this is: then the shape is the rank's own, and
+                             the name, the hash and the description are the whole model's. All zero:
+                             a whole model */
     bool alone;  /* a part by name (random:NAME/RANKS), which no other ranks compute with: its
                     vocabulary is its rows of the head, and it has a name of its own */
     void *files; /* the mappings; model.c's own */

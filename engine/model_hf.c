@@ -458,6 +458,7 @@ int model_open_hf(struct model *m, bool with_tokenizer, struct err *err)
     if (config && read_quant(&f, &room, &quant) == 0 && read_weights(m, &w, err) == 0 &&
         read_shape(&f, &m->shape, &w) == 0 && take_tensors(m, &w, quant, err) == 0 &&
         (!with_tokenizer || open_tokenizer(m, err) == 0)) {
+        m->fp8_activations = quant && quant->fp8_activations;
         model_describe(m, m->name);
         rc = 0;
     }

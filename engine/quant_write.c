@@ -333,27 +333,42 @@ static uint8_t f32_to_e4m3(float f)
     return (uint8_t)(sign | ((bits >> 20) - (120 << 3)));
 }
 
-static void quant_f8(const float *w, uint8_t *b)
+/* `n` values that share a scale. */
+static void quant_f8(const float *w, uint8_t *b, int n)
 {
-    float d = fabsf(extreme_of(w, QK)) / 448;
-    memcpy(b, &d, sizeof d);
-    for (int i = 0; i < QK; i++)
-        b[4 + i] = inverse(d) != 0 ? f32_to_e4m3(w[i] / d) : 0;
+    float d = fabsf(extreme_of(w, n)) / 448;
+    for (int i = 0; i < n; i++) {
+        if (i % QK == 0)
+            memcpy(b + i / QK * (4 + QK), &d, sizeof d);
+        b[i / QK * (4 + QK) + 4 + i % QK] = inverse(d) != 0 ? f32_to_e4m3(w[i] / d) : 0;
+    }
+}
+
+/* With a scale for 128 columns, the finest that checkpoints have. */
+static void quant_row_f8(const float *src, uint8_t *d, int64_t n)
+{
+    enum { COLUMNS = 128 };
+    for (int64_t i = 0; i < n; i += COLUMNS)
+        quant_f8(src + i, d + i / QK * (4 + QK), n - i < COLUMNS ? (int)(n - i) : COLUMNS);
 }
 
 void quant_row(enum dtype t, const float *src, void *dst, int64_t n)
 {
     static void (*const block[])(const float *, uint8_t *) = {
-        [DTYPE_Q8_0] = quant_q8_0,   [DTYPE_Q4_0] = quant_q4_0,     [DTYPE_Q4_1] = quant_q4_1,
-        [DTYPE_Q5_0] = quant_q5_0,   [DTYPE_Q5_1] = quant_q5_1,     [DTYPE_Q4_K] = quant_q4_k,
-        [DTYPE_Q6_K] = quant_q6_k,   [DTYPE_Q5_K] = quant_q5_k,     [DTYPE_Q2_K] = quant_q2_k,
-        [DTYPE_Q3_K] = quant_q3_k,   [DTYPE_IQ4_NL] = quant_iq4_nl, [DTYPE_IQ4_XS] = quant_iq4_xs,
-        [DTYPE_MXFP4] = quant_mxfp4, [DTYPE_F8] = quant_f8,
+        [DTYPE_Q8_0] = quant_q8_0,     [DTYPE_Q4_0] = quant_q4_0,
+        [DTYPE_Q4_1] = quant_q4_1,     [DTYPE_Q5_0] = quant_q5_0,
+        [DTYPE_Q5_1] = quant_q5_1,     [DTYPE_Q4_K] = quant_q4_k,
+        [DTYPE_Q6_K] = quant_q6_k,     [DTYPE_Q5_K] = quant_q5_k,
+        [DTYPE_Q2_K] = quant_q2_k,     [DTYPE_Q3_K] = quant_q3_k,
+        [DTYPE_IQ4_NL] = quant_iq4_nl, [DTYPE_IQ4_XS] = quant_iq4_xs,
+        [DTYPE_MXFP4] = quant_mxfp4,   [DTYPE_F8] = NULL, /* quant_row_f8() */
     };
     EVERY_DTYPE(block);
     uint8_t *d = dst;
 
-    if (t == DTYPE_F32) {
+    if (t == DTYPE_F8) {
+        quant_row_f8(src, d, n);
+    } else if (t == DTYPE_F32) {
         memcpy(dst, src, (size_t)n * sizeof *src);
     } else if (t == DTYPE_F16 || t == DTYPE_BF16) {
         for (int64_t i = 0; i < n; i++) {

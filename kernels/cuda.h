@@ -52,6 +52,8 @@ struct cuda_work {
  * (x and y are float in all steps). `map` is a CUtensorMap of the bf16 rows that the kernel's
  * product reads, 128-byte swizzled in boxes of 64 columns and cuda_kernel_info.box_rows rows: of
  * in16, or where that is null of [m_max, hidden] at work.work, where the kernel puts them itself.
+ * A kernel that multiplies its input in another form than bf16 says with work_cols how many pairs
+ * of bytes a row of that has: the map is of [m_max, work_cols] at work.work then, whatever in16 is.
  */
 struct cuda_wide {
     WHET_ALIGN(64) uint64_t map[16];
@@ -186,8 +188,8 @@ struct cuda_kernel_info {
     int64_t packed_bytes;
     char layout[64];
     struct cuda_launch launch[CUDA_LAUNCHES];
-    int32_t box_rows; /* of cuda_wide.map, up to 256; 0: no map */
-    int32_t pad_;
+    int32_t box_rows;  /* of cuda_wide.map, up to 256; 0: no map */
+    int32_t work_cols; /* of cuda_wide.map; 0: as many as the region's input has */
 };
 
 enum { CUDA_COUNTERS = 16384 };

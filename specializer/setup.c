@@ -22,11 +22,17 @@
 
 enum numerics numerics_parse(const char *name)
 {
-    static const char *const names[] = {"tolerance", "bit_equal", "reduced", "frozen"};
-    for (int i = 0; i < 4; i++)
-        if (name && strcmp(name, names[i]) == 0)
-            return (enum numerics)i;
-    return NUMERICS_TOLERANCE;
+    enum numerics n = NUMERICS_TOLERANCE;
+    numerics_find(name, &n);
+    return n;
+}
+
+bool fp8_forbidden(const struct model *m, const struct machine *machine, enum numerics n)
+{
+    struct facts f;
+    facts_fill(&f, m, REGION_MLP_IN, 1, n);
+    facts_machine(&f, machine);
+    return m->fp8_activations && facts_kind(&f) == MACHINE_CUDA && f.HAS_WGMMA && !f.POLICY_FP8;
 }
 
 const char *program_path(void)
@@ -313,6 +319,11 @@ void specializer_setup(struct specializer *s)
     if (s->enabled)
         s->fleet = fleet_open(s->config, s->store, s->keys.env, machine->device, &s->imported);
     make_slot_searches(s); /* from here on operators' threads look at all of this */
+    if (s->enabled && fp8_forbidden(s->env.model, s->env.machine, s->numerics))
+        log_info("specializer",
+                 "the checkpoint asks for activations in FP8, which specializer.numerics = %s does "
+                 "not allow (fp8 does, with engine.device_weights = own)",
+                 numerics_name(s->numerics));
     log_info("specializer", "%s; %s; store %s", s->env.machine->device,
              s->has_compiler ? s->compiler.version : "no compiler", store_path(s->store));
 }

@@ -20,6 +20,9 @@ void slots_empty(struct specializer *s);
 /* After the thread has ended: eager into every slot, kernels unloaded. */
 void specializer_free(struct specializer *s);
 enum numerics numerics_parse(const char *name);
+/* Whether a checkpoint that is made for activations in FP8 lies on a device that could multiply
+ * them, and the level allows none. */
+bool fp8_forbidden(const struct model *m, const struct machine *machine, enum numerics n);
 /* Threads that compute, on a CPU. */
 int32_t machine_threads(const struct config *c);
 /* Path of the running executable; static storage. */

@@ -109,13 +109,12 @@ static cJSON *advice_json(struct specializer *s)
 
 char *specializer_json(struct specializer *s)
 {
-    static const char *const numerics[] = {"tolerance", "bit_equal", "reduced", "frozen"};
     static const char *const refusals[] = {"refused", "deferred"};
     static const char *const marks[] = {"active", "restored", "rolled_back", "disabled", "retired"};
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "mode", mode_names[atomic_load(&s->mode)]);
     cJSON_AddStringToObject(o, "doing", doing_names[atomic_load(&s->doing)]);
-    cJSON_AddStringToObject(o, "numerics", numerics[s->numerics]);
+    cJSON_AddStringToObject(o, "numerics", numerics_name(s->numerics));
     cJSON_AddStringToObject(o, "strategy", s->strategy->name);
     cJSON_AddNumberToObject(o, "swaps", (double)atomic_load(&s->counts.published));
     cJSON_AddNumberToObject(o, "restored", (double)atomic_load(&s->counts.restored));

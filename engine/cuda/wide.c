@@ -14,6 +14,15 @@
 #include "engine/cuda/tensor_map.h"
 #include "engine/cuda/walk.h"
 
+/* Columns, in pairs of bytes, of the rows that a kernel puts into its working memory and reads from
+ * there by tensor map; 0: it reads those of the region before. */
+static int32_t work_cols(const struct backend *b, const struct loaded *l, enum region r)
+{
+    if (l->info.work_cols)
+        return l->info.work_cols;
+    return r == REGION_ATTN_IN || r == REGION_MLP_IN ? b->model->shape.hidden : 0;
+}
+
 int wide_check(const struct backend *b, const struct loaded *l, enum region r, struct err *e)
 {
     int32_t rows = l->info.box_rows;
@@ -25,10 +34,10 @@ int wide_check(const struct backend *b, const struct loaded *l, enum region r, s
         return err_set(e, "is for wide steps, and takes %d tokens", l->info.m_max);
     if (r == REGION_ATTN || r == REGION_HEAD || r == REGION_EMBED)
         return err_set(e, "is for wide steps, in which %s has no candidates", region_name(r));
-    bool norms = r == REGION_ATTN_IN || r == REGION_MLP_IN;
-    if (norms && l->info.work_bytes < 2LL * l->info.m_max * b->model->shape.hidden)
-        return err_set(e, "has %lld bytes to work in, too few for its input",
-                       (long long)l->info.work_bytes);
+    int32_t cols = work_cols(b, l, r);
+    if (cols < 0 || l->info.work_cols % 64 || l->info.work_bytes < 2LL * l->info.m_max * cols)
+        return err_set(e, "has %lld bytes to work in, too few for its input of %d columns",
+                       (long long)l->info.work_bytes, cols);
     if (b->device.major < 9 || !b->tensor_map)
         return err_set(e, "reads by tensor map, which this device or driver does not have");
     return 0;
@@ -52,19 +61,22 @@ int wide_begin(struct walk *w, const struct loaded *l, enum region r, void *work
 {
     struct backend *b = w->b;
     const struct model_shape *s = &b->model->shape;
-    int32_t box = l->info.box_rows;
+    int32_t box = l->info.box_rows, own = work_cols(b, l, r);
     *a = (struct cuda_wide){.out16 = left16(w, r),
                             .float_rows = w->lead          ? walk_padded(w->lead)
                                           : wide_floats(w) ? w->m
                                                            : NARROW};
+    if (own && tensor_map(b->tensor_map, work, l->info.m_max, own, box, a->map, e))
+        return -1;
     if (r == REGION_ATTN_IN || r == REGION_MLP_IN)
-        return tensor_map(b->tensor_map, work, l->info.m_max, s->hidden, box, a->map, e);
+        return 0;
     bool attn = r == REGION_ATTN_OUT;
     int32_t cols = attn ? s->heads * s->head_dim : s->ffn;
     void *in16 = attn ? b->a16 : b->h16;
     a->in16 = in16;
-    return need16(w, attn ? REGION_ATTN : REGION_MLP_IN, attn ? w->a : w->h, in16, cols, e) ||
-           tensor_map(b->tensor_map, in16, w->m, cols, box, a->map, e);
+    if (need16(w, attn ? REGION_ATTN : REGION_MLP_IN, attn ? w->a : w->h, in16, cols, e))
+        return -1;
+    return own ? 0 : tensor_map(b->tensor_map, in16, w->m, cols, box, a->map, e);
 }
 
 int wide_end(struct walk *w, enum region r, struct err *e)

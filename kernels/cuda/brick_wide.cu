@@ -17,6 +17,14 @@
  * conversions at half rate. So wider tiles of tokens are better as long as there are blocks enough,
  * and up to 128 tokens making operands is what binds.
  *
+ * With E4M3 nothing is made of the codes of F8, which are what an operand of e4m3 holds, in its
+ * order but for the two middle columns of each four: so activations, which become e4m3 with a scale
+ * for 128 columns of a token in the launch before, lie in that order. A step is those 128 columns,
+ * and products have twice the rate. Their sums keep fewer bits than a float and lack all scales, so
+ * after each step they are added to the real ones. For 64 rows in which some 128 columns have more
+ * than one scale (in no checkpoint of today, but blocks of 32 may have them) that is done after
+ * each 32; which rows those are is what is repacked.
+ *
  * Invariant: that of mma.cu. Nothing is written for tokens at or beyond counts->m.
  */
 #include "cuda/lib/shape.cuh"
@@ -26,6 +34,7 @@
 /* cuda/brick_wide.def has them; whoever compiles this gives each a value. */
 #define TILES 1
 #define FIT 1
+#define POLICY_FP8 1 /* policy is the host's decision */
 
 /* ---- legality ----------------------------------------------------------------------------- */
 
@@ -37,8 +46,13 @@
 
 #include "cuda/lib/wide_parts.cuh"
 
+#if E4M3
+#define PACKED_BYTES (ROWS_ALL / 64 * 4)
+#define PACKED_LAYOUT "uniform128"
+#else
 #define PACKED_BYTES 0
 #define PACKED_LAYOUT ""
+#endif
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -100,14 +114,12 @@ __device__ __forceinline__ void produce(const struct region_args &a, struct memo
                 ask_bricks(a, s, u, rank, n);
             first = false;
             barrier_wait(&s.empty[t.stage], t.parity ^ 1);
-            barrier_expect(&s.full[t.stage], TOKENS * 128);
+            barrier_expect(&s.full[t.stage], TOKENS_BYTES);
             ask_tokens(a, s, at, rank, t.stage, k);
             advance(t);
         }
     }
 }
-
-/* ---- operands ------------------------------------------------------------------------------ */
 
 typedef unsigned operands[4][4]; /* of the four products of a step */
 
@@ -119,6 +131,14 @@ __device__ __forceinline__ void hold(operands &w)
         asm volatile("" : "+r"(w[i / 4][i % 4])::"memory");
 }
 
+/* Where a warpgroup is in the rings. */
+struct reading {
+    struct pipe_state tokens, bricks;
+};
+
+/* ---- operands ------------------------------------------------------------------------------ */
+
+#if !E4M3
 __device__ __forceinline__ uint4 shifted(const uint4 *from, int bits)
 {
     uint4 v = *from;
@@ -211,11 +231,6 @@ __device__ __forceinline__ void make_operands(const struct brick<WTYPE> *b, int 
 
 /* ---- consumers ----------------------------------------------------------------------------- */
 
-/* Where a warpgroup is in the rings. */
-struct reading {
-    struct pipe_state tokens, bricks;
-};
-
 /* c += W x over a brick of each warp; its last step's products are left under way, with operands
  * w[1] and the activations of stage `before` (-1: the sums begin here). */
 __device__ __forceinline__ void multiply_brick(struct memory &s, const struct place &at, int group,
@@ -256,8 +271,9 @@ __device__ __forceinline__ void multiply_brick(struct memory &s, const struct pl
 }
 
 /* This warpgroup's sums of a unit. */
-__device__ __forceinline__ void multiply(struct memory &s, const struct place &at, int group,
-                                         struct reading &t, sums &c)
+__device__ __forceinline__ void multiply(const struct region_args &, struct memory &s,
+                                         const struct place &at, int group, struct reading &t,
+                                         sums &c)
 {
     int bricks = (first_step(at.part + 1) - first_step(at.part)) / BRICK_STEPS, before = -1;
     operands w[2] = {};
@@ -269,7 +285,34 @@ __device__ __forceinline__ void multiply(struct memory &s, const struct place &a
     settle(c[0]);
     give_back(s, before, at.part);
 }
+#else
+#include "cuda/lib/wide_e4m3.cuh"
+#endif
 
 #endif
 
 #include "cuda/lib/wide_run.cuh"
+
+/* ---- packing ------------------------------------------------------------------------------- */
+
+#if E4M3
+/* For each 64 rows, whether all of their 128 columns have one scale a row. */
+extern "C" __global__ void whet_pack(struct cuda_pack_args a)
+{
+    int across = a.cols / 128;
+    for (int tile = blockIdx.x; tile < a.rows / 64; tile += gridDim.x) {
+        bool same = true;
+        for (int i = threadIdx.x; i < 64 * across; i += blockDim.x) {
+            int row = i % 64, part = i / 64;
+            size_t brick = (size_t)(tile * 4 + row / 16) * (across / 2) + part / 2;
+            const char *scales = (const char *)a.src + brick * brick_bytes(WTYPE) +
+                                 brick_low(WTYPE) + part % 2 * 256;
+            float4 d = ((const float4 *)scales)[row % 16];
+            same &= d.x == d.w && d.y == d.w && d.z == d.w;
+        }
+        same = __syncthreads_and(same);
+        if (threadIdx.x == 0)
+            ((int *)a.dst)[tile] = same;
+    }
+}
+#endif

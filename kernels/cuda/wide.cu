@@ -32,6 +32,7 @@
 /* ---- knobs -------------------------------------------------------------------------------- */
 
 /* cuda/wide.def has them; whoever compiles this gives each a value. */
+#define E4M3 0
 
 /* ---- legality ----------------------------------------------------------------------------- */
 
@@ -102,8 +103,9 @@ struct reading {
 };
 
 /* This warpgroup's sums of a unit. */
-__device__ __forceinline__ void multiply(struct memory &s, const struct place &at, int group,
-                                         struct reading &at_ring, sums &c)
+__device__ __forceinline__ void multiply(const struct region_args &, struct memory &s,
+                                         const struct place &at, int group, struct reading &at_ring,
+                                         sums &c)
 {
     struct pipe_state &t = at_ring.ring;
     int steps = first_step(at.part + 1) - first_step(at.part), before = 0;

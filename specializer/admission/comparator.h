@@ -11,15 +11,13 @@
 #include <stdint.h>
 
 #include "config/err.h"
-
-/* Precision of activations that a kernel declares; PRECISION_F32 unless numerics is `reduced`. */
-enum precision { PRECISION_F32, PRECISION_BF16, PRECISION_INT8 };
+#include "specializer/candidate/numerics.h"
 
 struct rule {
-    double factor; /* times eager's own error: 2 */
-    enum precision precision;
-    bool bit_equal; /* identical bits to eager demanded */
-    bool exact;     /* identical values to the oracle demanded (integer inputs) */
+    double factor;            /* times eager's own error: 2 */
+    enum precision precision; /* declared, as far as numerics allows it */
+    bool bit_equal;           /* identical bits to eager demanded */
+    bool exact;               /* identical values to the oracle demanded (integer inputs) */
 };
 
 /* Rows of one output of one run. `row` i of all three is the same token. */
@@ -38,6 +36,9 @@ struct comparison {
     double times;   /* eager's error is what the refused one's is; 0: refused for something else */
 };
 void comparison_start(struct comparison *j);
+/* What a declared precision may add to the largest and to the rms error of a row. */
+double precision_max(enum precision p);
+double precision_rms(enum precision p);
 /* 0, or -1 with what is wrong: "row 3: 12 values not finite", "row 0: error 4.1 times eager's". */
 int compare(struct comparison *j, const struct rule *rule, const struct outcome *o,
             struct err *err);

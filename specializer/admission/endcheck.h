@@ -8,6 +8,7 @@
 #define WHET_SPECIALIZER_ADMISSION_ENDCHECK_H
 
 #include "engine/model.h"
+#include "specializer/admission/comparator.h"
 #include "specializer/candidate/stage.h"
 
 struct end_result {
@@ -16,6 +17,7 @@ struct end_result {
     double kl;        /* mean KL(eager || candidate) over tokens, nats */
     double top1;      /* share of tokens whose first choice is eager's */
     int32_t changed;  /* first choices that are another, and were no tie */
+    double spread;    /* rms of eager's logits about their row's mean */
     bool bit_equal;
 };
 
@@ -23,8 +25,10 @@ struct end_result {
  * times the rms of the row's differences. */
 void end_compare(const float *eager, const float *own, int32_t tokens, int32_t vocab, double tie,
                  struct end_result *r);
-/* `limit`: of the mean divergence. 0, or -1 with what was over it. */
-int end_verdict(enum numerics numerics, double limit, const struct end_result *r, struct err *err);
+/* `limit`: of the mean divergence, for a precision that allows none of its own. 0, or -1 with what
+ * was over it. */
+int end_verdict(enum numerics numerics, enum precision precision, double limit,
+                const struct end_result *r, struct err *err);
 
 /* `m` is the slot's: steps have that many tokens as far as the prompt set allows. `must_seal`: call
  * nothing of the object where a process cannot be sealed. `references`: folder of

@@ -10,13 +10,15 @@
  * 2 % of their rms (docs/gpu.md), and a kernel that keeps more digits moves them back. So the
  * limits are those of bf16: a mean divergence of 2e-3 nats, and no first choice changed by more
  * than eight times the rms difference of its row. A kernel that drifts is far beyond; one that
- * passes has been held to twice eager's error region by region before.
+ * passes has been held to twice eager's error region by region before. e4m3 has a limit of its own
+ * (end_verdict()).
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "config/clock.h"
 #include "specializer/admission/endcheck.h"
+#include "specializer/admission/probe.h"
 #include "specializer/candidate/hash.h"
 #include "specializer/candidate/live.h"
 
@@ -82,7 +84,7 @@ enum stage_result end_check_live(const struct stage_env *env, struct candidate *
     if (result == STAGE_PASS) {
         end_compare(s->r.eager, s->r.own, s->r.positions * s->r.rows, env->model->shape.vocab, 0,
                     &end);
-        if (end_verdict(env->numerics, bf16_limit, &end, &s->err) != 0)
+        if (end_verdict(env->numerics, probe_precision(env, c), bf16_limit, &end, &s->err) != 0)
             result = STAGE_REFUSE;
     }
     if (result == STAGE_REFUSE || result == STAGE_RETRY)

@@ -43,14 +43,14 @@ static int32_t team_size(const struct config *config)
     return n > 0 ? (int32_t)n : 1;
 }
 
-/* What the point declares (PRECISION row of its knob table), where the policy lets it. */
-static enum precision precision_of(const struct stage_env *env, const struct candidate *c)
+enum precision probe_precision(const struct stage_env *env, const struct candidate *c)
 {
     struct facts f;
-    if (env->numerics != NUMERICS_REDUCED || c->bit_equal || !c->template)
+    if (c->bit_equal || !c->template)
         return PRECISION_F32;
     facts_fill(&f, env->model, c->slot->region, c->slot->m, env->numerics);
-    return (enum precision)c->template->precision(&c->point, &f);
+    enum precision p = (enum precision)c->template->precision(&c->point, &f);
+    return numerics_allows(env->numerics, p) ? p : PRECISION_F32;
 }
 
 static void fill_request(const struct stage_env *env, const struct candidate *c,
@@ -71,7 +71,7 @@ static void fill_request(const struct stage_env *env, const struct candidate *c,
     q->context = s->region != REGION_ATTN ? 0 : s->context < most ? s->context : most;
     q->threads = team_size(env->config);
     q->numerics = env->numerics;
-    q->precision = precision_of(env, c);
+    q->precision = probe_precision(env, c);
     q->depth = depth;
     q->risk = (int32_t)c->risk;
     q->text = c->body[0] != 0;

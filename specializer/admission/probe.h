@@ -5,6 +5,7 @@
 #ifndef WHET_SPECIALIZER_ADMISSION_PROBE_H
 #define WHET_SPECIALIZER_ADMISSION_PROBE_H
 
+#include "specializer/admission/comparator.h"
 #include "specializer/candidate/stage.h"
 
 enum probe_depth {
@@ -24,6 +25,10 @@ struct probe *probe_start(const struct stage_env *env, struct candidate *c, enum
                           const struct capture *const *captured, int captures, struct err *err);
 enum stage_result probe_poll(struct probe *p);
 void probe_end(struct probe *p);
+
+/* What the candidate's point declares to make of activations (PRECISION row of its knob table),
+ * where the policy lets it. */
+enum precision probe_precision(const struct stage_env *env, const struct candidate *c);
 
 /* `whet probe`: reads the request, runs the candidate, reports. The process's exit status. */
 int probe_main(int argc, char **argv);

@@ -17,8 +17,7 @@
 #include "engine/plan.h"
 
 enum { REQUEST_MAX = 1 << 20 };
-static const char *const numerics_text[] = {"tolerance", "bit_equal", "reduced", "frozen"};
-static const char *const precision_text[] = {"f32", "bf16", "int8"};
+static const char *const precision_text[PRECISION_COUNT] = {"f32", "bf16", "int8", "e4m3"};
 static const char *const depth_text[] = {"full", "short", "whole", "end"};
 static const char *const verdict_text[] = {"pass", "refuse", "error"};
 
@@ -115,7 +114,7 @@ int probe_request_write(const struct probe_request *q, const char *path, struct 
     cJSON_AddBoolToObject(j, "text", q->text);
     cJSON_AddBoolToObject(j, "own_formats", q->own_formats);
     cJSON_AddNumberToObject(j, "ranks", q->ranks);
-    cJSON_AddStringToObject(j, "numerics", numerics_text[q->numerics]);
+    cJSON_AddStringToObject(j, "numerics", numerics_name(q->numerics));
     cJSON_AddStringToObject(j, "precision", precision_text[q->precision]);
     cJSON_AddStringToObject(j, "depth", depth_text[q->depth]);
     cJSON_AddNumberToObject(j, "seed", (double)(q->seed & ((1ULL << 53) - 1)));
@@ -187,9 +186,9 @@ static const char *read_fields(struct probe_request *q, const cJSON *j)
     }
     const char *region = string_of(j, "region");
     int r = region ? region_parse(region) : -1;
-    int numerics = choice(string_of(j, "numerics"), numerics_text, 4);
+    enum numerics numerics;
     int depth = choice(string_of(j, "depth"), depth_text, 4);
-    int precision = choice(string_of(j, "precision"), precision_text, 3);
+    int precision = choice(string_of(j, "precision"), precision_text, PRECISION_COUNT);
     int machine = choice(string_of(j, "machine"), machine_text, 2);
     const cJSON *seed = cJSON_GetObjectItemCaseSensitive(j, "seed");
     if (machine < 0)
@@ -200,7 +199,7 @@ static const char *read_fields(struct probe_request *q, const cJSON *j)
         return "region";
     if (depth < 0)
         return "depth";
-    if (numerics < 0)
+    if (!numerics_find(string_of(j, "numerics"), &numerics))
         return "numerics";
     if (precision < 0)
         return "precision";
@@ -226,7 +225,7 @@ static const char *read_fields(struct probe_request *q, const cJSON *j)
         return "seed";
     q->machine = (enum machine_kind)machine;
     q->region = (enum region)r;
-    q->numerics = (enum numerics)numerics;
+    q->numerics = numerics;
     q->precision = (enum precision)precision;
     q->seed = (uint64_t)seed->valuedouble;
     q->depth = (enum probe_depth)depth;

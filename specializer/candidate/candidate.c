@@ -36,15 +36,13 @@ char *model_shape_text(const struct model *m)
 void key_parts_fill(struct key_parts *k, const char *device, const char *compiler,
                     const char *const *flags, const char *shape, enum numerics numerics)
 {
-    /* Under `frozen` the winners of the default policy are served: same evidence, same keys. */
-    static const char *const policy[] = {"tolerance", "bit_equal", "reduced", "tolerance"};
     uint64_t h = hash_text(HASH_START, compiler);
     for (; *flags; flags++)
         h = hash_text(h, *flags);
     hash_hex(h, k->compiler);
     h = hash_text(h, device);
     h = hash_text(h, shape);
-    h = hash_text(h, policy[numerics]);
+    h = hash_text(h, numerics_name(numerics_proofs(numerics)));
     hash_hex(h, k->env);
 }
 

@@ -14,6 +14,7 @@
 
 #include "engine/model.h"
 #include "engine/plan.h"
+#include "specializer/candidate/numerics.h"
 #include "specializer/candidate/roles.h"
 #include "specializer/candidate/target.h"
 
@@ -23,9 +24,6 @@ enum { KNOBS_MAX = 20, KNOB_VALUES = 16 };
 struct point {
     int32_t value[KNOBS_MAX];
 };
-
-/* specializer.numerics: what outputs a kernel may produce. */
-enum numerics { NUMERICS_TOLERANCE, NUMERICS_BIT_EQUAL, NUMERICS_REDUCED, NUMERICS_FROZEN };
 
 struct knob {
     const char *name, *help;
@@ -61,7 +59,7 @@ struct template
     const char *(*legal)(const struct point *p, const struct facts *f);
     /* The point gives the bits of the eager kernel. */
     bool (*bit_equal)(const struct point *p, const struct facts *f);
-    /* What it declares to make of activations: enum precision (comparator.h). */
+    /* What it declares to make of activations: enum precision (numerics.h). */
     int (*precision)(const struct point *p, const struct facts *f);
     /* Where a search may begin: "NAME=value ...", other knobs at their defaults, of START row `n`
      * among those that hold; NULL: fewer do. */

@@ -48,6 +48,7 @@ static const char *const TABLE_JOIN(rules_, TABLE)[] = {
     (void)f;
 
 #define FACT(name, help) __attribute__((unused)) const int32_t name = f->name;
+#define POLICY(name, help) __attribute__((unused)) const int32_t name = f->name;
 #define SHAPE(name, value, help) __attribute__((unused)) const int32_t name = f->name;
 
 static const char *TABLE_JOIN(legal_, TABLE)(const struct point *p, const struct facts *f)
@@ -63,6 +64,7 @@ static const char *TABLE_JOIN(legal_, TABLE)(const struct point *p, const struct
 }
 
 #define FACT(name, help) __attribute__((unused)) const int32_t name = f->name;
+#define POLICY(name, help) __attribute__((unused)) const int32_t name = f->name;
 #define SHAPE(name, value, help) __attribute__((unused)) const int32_t name = f->name;
 
 static bool TABLE_JOIN(biteq_, TABLE)(const struct point *p, const struct facts *f)
@@ -77,6 +79,7 @@ static bool TABLE_JOIN(biteq_, TABLE)(const struct point *p, const struct facts 
 }
 
 #define FACT(name, help) __attribute__((unused)) const int32_t name = f->name;
+#define POLICY(name, help) __attribute__((unused)) const int32_t name = f->name;
 #define SHAPE(name, value, help) __attribute__((unused)) const int32_t name = f->name;
 
 static int TABLE_JOIN(precision_, TABLE)(const struct point *p, const struct facts *f)
@@ -91,6 +94,7 @@ static int TABLE_JOIN(precision_, TABLE)(const struct point *p, const struct fac
 }
 
 #define FACT(name, help) __attribute__((unused)) const int32_t name = f->name;
+#define POLICY(name, help) __attribute__((unused)) const int32_t name = f->name;
 #define SHAPE(name, value, help) __attribute__((unused)) const int32_t name = f->name;
 
 /* Row `n` of the START rows that hold; NULL: fewer do. */
@@ -107,6 +111,7 @@ static const char *TABLE_JOIN(start_, TABLE)(const struct facts *f, int n)
 }
 
 #undef FACT
+#undef POLICY
 #undef START
 #undef BITEQ
 #undef PRECISION

@@ -33,9 +33,12 @@ static const double unit = 0x1p-24;
 const char *compare_verdict(const struct stage_env *env, const struct hook *hook,
                             const struct evidence *evidence, char *buf, size_t n)
 {
-    bool reduced = env->numerics == NUMERICS_REDUCED && !evidence->bit_equal;
-    double max = apart * fmax(evidence->eager_max, 4 * unit) + (reduced ? 0.08 : 0);
-    double rms = apart * fmax(evidence->eager_rms, unit) + (reduced ? 0.03 : 0);
+    bool reduced = numerics_allows(env->numerics, PRECISION_BF16) && !evidence->bit_equal;
+    /* Twice what the probe found, which is within what it declares; at least twice int8's. */
+    double max = apart * fmax(evidence->eager_max, 4 * unit) +
+                 (reduced ? 2 * fmax(precision_max(PRECISION_INT8), evidence->own_max) : 0);
+    double rms = apart * fmax(evidence->eager_rms, unit) +
+                 (reduced ? 2 * fmax(precision_rms(PRECISION_INT8), evidence->own_rms) : 0);
     int bad = hook->kernel->origin == ORIGIN_EAGER ? hook->served_nonfinite : hook->nonfinite;
     if (bad > 0)
         snprintf(buf, n, "outputs not finite in %d of %d comparisons", bad, hook->comparisons);

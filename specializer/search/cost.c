@@ -277,24 +277,25 @@ static double mma_s(const struct cost *c, const struct template *t, const struct
     return fmax(loads, work) + 0.2 * fmin(loads, work) + x + sums;
 }
 
-/* Products of many tokens out of shared memory: a step of 64 columns takes as long as tensor cores
- * multiply, or as its bytes come from L2, where CLUSTER blocks share those of the activations;
- * tiles go to clusters in rounds, and a part of K for each of SPLIT blocks ends with an exchange of
- * sums. */
+/* Products of many tokens out of shared memory: a step of 64 columns, or of 128 of e4m3, takes as
+ * long as tensor cores multiply, or as its bytes come from L2, where CLUSTER blocks share those of
+ * the activations; tiles go to clusters in rounds, and a part of K for each of SPLIT blocks ends
+ * with an exchange of sums. */
 static double wide_s(const struct cost *c, const struct template *t, const struct point *p,
                      const struct facts *f, double rows, double cols)
 {
-    enum { STEP = 64, ROWS_OF_A_PRODUCT = 64, ROW_BYTES = 128, SOME_STAGES = 4 };
+    enum { ROWS_OF_A_PRODUCT = 64, ROW_BYTES = 128, SOME_STAGES = 4 };
+    const double step_cols = role_value(t, p, ROLE_OPERANDS) ? 128 : 64; /* in as many clocks */
     static const double l2 = 1.7, fill_s = 2e-6; /* over the bandwidth of memory; of a pipeline */
     double m = fmax(1, f->M_MAX), tokens = role_value(t, p, ROLE_TOKENS);
     double here = ROWS_OF_A_PRODUCT * role_value(t, p, ROLE_TILES) * role_value(t, p, ROLE_WARPS);
     double split = role_value(t, p, ROLE_K_SPLIT), shared = role_value(t, p, ROLE_CLUSTER);
     double places = floor((f->SMS - role_value(t, p, ROLE_SPARE)) / (split * shared));
     double rounds = ceil(ceil(rows / here / shared) * ceil(m / tokens) / fmax(1, places));
-    double work = 2 * here * tokens * STEP / (c->machine->peak_flops / f->SMS);
+    double work = 2 * here * tokens * 64 / (c->machine->peak_flops / f->SMS);
     double loads =
         (here + tokens / shared) * ROW_BYTES / (c->machine->read_bandwidth * l2 / f->SMS);
-    double steps = rounds * ceil(cols / STEP / split);
+    double steps = rounds * ceil(cols / step_cols / split);
     double seconds = fmax(steps * fmax(work, loads), rows * cols * 2 / c->machine->read_bandwidth);
     if (split > 1)
         seconds += rounds * (1e-6 + here * tokens * 4 * f->SMS / (c->machine->read_bandwidth * l2));

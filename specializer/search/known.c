@@ -3,7 +3,7 @@
  *
  * How far is a row from a slot? Every doubling of a width, of the context or of the threads counts
  * a quarter, every doubling of the tokens in a step one; so do a tenth other numerics, which left a
- * search other points, but rows of full precision say nothing of `reduced`. A row at a distance of
+ * search other points, but rows of full precision say nothing of lower ones. A row at a distance of
  * one or more is not taken, since the START rows of the knob tables are nearer. What a kernel is
  * made of depends most on the instruction set and the formats of the weights, so these must be the
  * same.
@@ -21,7 +21,6 @@
 
 enum { VERSION = 1, LINE_MOST = 600 };
 static const double far = 1, per_doubling = 0.25, other_numerics = 0.1;
-static const char *const numerics_name[] = {"tolerance", "bit_equal", "reduced", "frozen"};
 
 /* What the lines before a row said. */
 struct origin_lines {
@@ -90,7 +89,7 @@ char *known_heading(const struct machine *machine, const struct model *model, in
     fprintf(out, "machine %s %s %d %s\n", target->name,
             target->device_target ? machine->target : best_isa(&f),
             (int)(target->device_target ? machine->sms : threads), machine->device);
-    fprintf(out, "numerics %s\n", numerics_name[numerics == NUMERICS_FROZEN ? 0 : numerics]);
+    fprintf(out, "numerics %s\n", numerics_name(numerics_proofs(numerics)));
     fprintf(out, "model hidden=%d heads=%d kv_heads=%d head_dim=%d ffn=%d vocab=%d\nweights",
             f.HIDDEN, f.HEADS, f.KV_HEADS, f.HEAD_DIM, f.FFN, f.VOCAB);
     for (int r = 0; r < REGION_NODES; r++)
@@ -129,11 +128,12 @@ static int read_machine(struct origin_lines *o, const char *line, struct err *er
 
 static int read_numerics(struct origin_lines *o, const char *line, struct err *err)
 {
+    enum numerics n;
     o->numerics = -1;
-    for (int i = 0; i < NUMERICS_FROZEN; i++)
-        if (strcmp(line + strlen("numerics "), numerics_name[i]) == 0)
-            o->numerics = i;
-    return o->numerics < 0 ? err_set(err, "not \"numerics tolerance|bit_equal|reduced\"") : 0;
+    if (!numerics_find(line + strlen("numerics "), &n) || n != numerics_proofs(n))
+        return err_set(err, "not \"numerics tolerance|bit_equal|reduced|fp8\"");
+    o->numerics = (int)n;
+    return 0;
 }
 
 static int read_model(struct origin_lines *o, const char *line, struct err *err)
@@ -323,7 +323,8 @@ static bool same_formats(const struct origin_lines *o, enum region r, const stru
  * there a START row knows better. */
 static bool other_precision(const struct origin_lines *o, const struct known_slot *slot)
 {
-    return slot->numerics == NUMERICS_REDUCED && o->numerics != NUMERICS_REDUCED;
+    return numerics_allows(slot->numerics, PRECISION_BF16) &&
+           (o->numerics < 0 || !numerics_allows((enum numerics)o->numerics, PRECISION_BF16));
 }
 
 /* HUGE_VAL: of no use there. */

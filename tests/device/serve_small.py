@@ -6,9 +6,9 @@
 
 A folder: a small seeded model that uses its tokenizer (tests/golden/tiny-qwen3); needs torch. A
 file: itself. Greedy completions of both servers must be the same until the CPU's two best tokens
-are closer than TIE (log-probability), which is what bf16 activations can turn, and than twice what
-the two servers' log-probabilities differ by anywhere before; seeded sampling must not depend on
-who else is served.
+are closer than TIE (log-probability), which is what bf16 activations can turn, and than the two
+servers differ by, about such a gap, in any text; seeded sampling must not depend on who else is
+served (a GPU's kernels differ with the number of sequences; how many draws agree is said).
 """
 import concurrent.futures
 import json
@@ -21,6 +21,7 @@ import tempfile
 import urllib.request
 
 TIE = 0.2
+NEAR = 2.0  # gaps up to here are compared: farther apart, what is not the best is small and inexact
 QUESTIONS = ("What is the capital of France?", "Write a haiku about rivers.", "Explain how a bicycle stays upright.",
              "List three uses of a sharp knife.", "Translate to French: The cat sleeps on the roof.",
              "Write a C function that reverses a string.", "Why is the sky blue?", "Tell a short story about a lighthouse.")
@@ -75,14 +76,16 @@ class Server:
 
 
 def parted(a, b):
-    """Index of the first token that differs, or None; the gap of the best two there in a; and the largest
-    difference of a log-probability that both have, up to there."""
+    """Index of the first token that differs, or None; the gap of the best two there in a; and by how much the
+    gap between a's best two is another in b, at most, up to there."""
     error = 0.0
     for i, (x, y) in enumerate(zip(a["tokens"], b["tokens"])):
         here, there = a["top_logprobs"][i], b["top_logprobs"][i]
-        error = max([error, *(abs(here[t] - there[t]) for t in here if t in there)])
+        best = sorted(here.values(), reverse=True)
+        two = [t for t in sorted(here, key=here.get, reverse=True)[:2] if t in there]
+        if len(two) == 2 and best[0] - best[1] < NEAR:
+            error = max(error, abs(best[0] - best[1] - there[two[0]] + there[two[1]]))
         if x != y:
-            best = sorted(here.values(), reverse=True)
             return i, best[0] - best[1] if len(best) > 1 else 99.0, error
     return None, 0.0, error
 
@@ -120,9 +123,9 @@ def compare(whet, model, other, options):
     parts = [parted(a, b) for a, b in zip(*texts)]
     error = max(e for _, _, e in parts)
     print(f"greedy texts of {len(prompts)}: {sum(i is None for i, _, _ in parts)} the same; the others part at ties of at most "
-          f"{max(gap for _, gap, _ in parts):.3f}; log-probabilities differ by {error:.3f} at most")
+          f"{max(gap for _, gap, _ in parts):.3f}; gaps below {NEAR} differ by {error:.3f} at most")
     wide = error > TIE and not os.path.isdir(model)  # drawn weights are as far apart as they are
-    bad = sum(gap > min(TIE, 2 * error) for _, gap, _ in parts) + sum(status != 0 for status in ended) + wide
+    bad = sum(gap > min(TIE, error) for _, gap, _ in parts) + sum(status != 0 for status in ended) + wide
     print(f"{len(parts) + len(ended) + 1} checks, {bad} failed")
     return bad > 0
 

@@ -57,6 +57,8 @@ bool solo_wide_open(const struct cuda_kernel_info *i, const struct question *q, 
     if (in)
         TRY(cudaMemset(own->wide.out16, 0xff, own->out_bytes));
     void *data = in ? own->work.work : (void *)(uintptr_t)own->wide.in16;
+    if (i->work_cols)
+        data = own->work.work, rows = i->m_max, cols = i->work_cols;
     return !tensor_map(tensor_map_encoder(), data, rows, cols, i->box_rows, own->wide.map, &e) ||
            no(why, e.msg);
 }

@@ -19,6 +19,7 @@
 #include "engine/cpu/oracle.h"
 #include "engine/device_probe.h"
 #include "kernels/bricks.h"
+#include "specializer/admission/comparator.h"
 #include "specializer/search/space.h"
 #include "tests/device/compile_pool.h"
 #include "tests/device/device_test.h"
@@ -134,13 +135,33 @@ static double farthest(const struct model_shape *s, enum region r, int o,
     return worst / scale;
 }
 
+/* What a point makes of a case, against the oracle and eager, by the rule for what it declares of
+ * its activations. Only those that declare less than a float's precision are looked at here. */
+static void hold_to(enum precision declared, const struct device_outcome *out, const char *what)
+{
+    const struct rule rule = {.factor = 2, .precision = declared};
+    struct comparison j;
+    struct err e = {""};
+    int rc = 0;
+    comparison_start(&j);
+    for (int c = 0; c < out->contents && rc == 0 && declared; c++)
+        for (int i = 0; i < out->outputs && rc == 0; i++) {
+            struct outcome o = {out->output[i].rows, out->output[i].cols, out->output[i].own[c],
+                                out->output[i].eager[c], out->output[i].truth[c]};
+            rc = compare(&j, &rule, &o, &e);
+        }
+    if (declared)
+        check(rc == 0, true, "%s: rms error %.2e, eager's %.2e: %s", what, j.own_rms, j.eager_rms,
+              rc ? e.msg : "within what it declares");
+}
+
 /* ---- one template -------------------------------------------------------------------------- */
 
 static struct device_session *session;
 
 /* `chance`: nobody says that the point stays in registers, which LEGAL rows only estimate. */
 static void run_one(const struct model *model, const char *name, const struct template *t,
-                    int32_t m, bool chance, const char *object)
+                    int32_t m, bool chance, enum precision declared, const char *object)
 {
     const struct model_shape *s = &model->shape;
     int32_t longest = m == 64 ? 1024 : 512; /* 64 page tables of 64 entries */
@@ -176,8 +197,12 @@ static void run_one(const struct model *model, const char *name, const struct te
               t->id, m, i, far);
     }
     if (p && v == DEVICE_OK)
+        hold_to(declared, &out, "     real weights");
+    if (p && v == DEVICE_OK)
         v = ops->run(p, &drawn, 1, &second, &done, &failed, &e);
     check(v == DEVICE_OK, true, "%s %s m=%d passes a drawn case: %s", name, t->id, m, e.msg);
+    if (p && v == DEVICE_OK)
+        hold_to(declared, &second, "     drawn weights");
     if (p && v == DEVICE_OK)
         v = ops->finish(p, &e);
     check(v == DEVICE_OK, true, "%s %s m=%d leaves memory in order: %s", name, t->id, m, e.msg);
@@ -207,6 +232,23 @@ static void add(struct jobs *jobs, const struct template *t, int32_t m, const st
     jobs->job[jobs->n++] = &j->c;
 }
 
+/* Points with activations in e4m3: the start and two by chance. */
+static void add_e4m3(struct jobs *jobs, const struct template *t, int32_t m, struct facts f,
+                     uint32_t *seed)
+{
+    enum { TRIES = 200, WANTED = 2 };
+    int k = template_role(t, ROLE_OPERANDS), found = 0;
+    struct point p;
+    f.POLICY_REDUCED = f.POLICY_FP8 = 1;
+    if (k >= 0 && template_start(t, &f, &p) && !template_illegal(t, &p, &f))
+        add(jobs, t, m, &f, &p, false);
+    for (int i = 0; k >= 0 && i < TRIES && found < WANTED; i++)
+        if (cuda_point_random(t, &f, seed, &p) && p.value[k]) {
+            add(jobs, t, m, &f, &p, true);
+            found++;
+        }
+}
+
 static void add_template(struct jobs *jobs, const struct template *t, const struct model *model,
                          int32_t m, uint32_t *seed)
 {
@@ -223,9 +265,11 @@ static void add_template(struct jobs *jobs, const struct template *t, const stru
     /* Shapes of blocks have no measured starts yet, so another point by chance as well. */
     if (cuda_reads_bricks(t) && cuda_point_random(t, &f, seed, &p))
         add(jobs, t, m, &f, &p, true);
+    if (f.WTYPE == DTYPE_F8 && m > ROWS)
+        add_e4m3(jobs, t, m, f, seed);
 }
 
-/* Of wide steps in blocks, each format has a third of the templates. */
+/* Of wide steps in blocks, each format has a third of the templates, F8 all. */
 static bool is_asked(int i, int k, int32_t m, enum dtype type)
 {
     const struct template *t = template_at(i);
@@ -233,7 +277,8 @@ static bool is_asked(int i, int k, int32_t m, enum dtype type)
     if (t->library || !template_fits(t, MACHINE_CUDA, t->region, m) ||
         (blocks && !cuda_reads_bricks(t)))
         return false;
-    if (blocks && m > 8 && (i + k + (int)type) % 3 != 0)
+    bool all = type == DTYPE_F8 && m > ROWS;
+    if (blocks && m > 8 && !all && (i + k + (int)type) % 3 != 0)
         return false;
     return !brief || (strcmp(t->file, "ring") != 0 && (m == 1 || m == 8));
 }
@@ -249,7 +294,8 @@ static void run_job(const struct model *model, const char *name, const struct jo
     fflush(stdout); /* who waits for ever says for what */
     check(built, false, "%s %s m=%d compiles: %s", name, c->t->id, j->m, c->why);
     if (built)
-        run_one(model, name, c->t, j->m, j->chance, object);
+        run_one(model, name, c->t, j->m, j->chance, (enum precision)c->t->precision(&c->p, &c->f),
+                object);
 }
 
 static void run_shape(const struct shape_row *row, enum dtype type, const char *dir)

@@ -152,6 +152,14 @@ static void try_start(const struct template *t, const struct facts *f)
         fail(why, t, f, &p);
 }
 
+/* Where activations may be e4m3, a search begins with another row. */
+static void try_e4m3(const struct template *t, struct facts f)
+{
+    f.WTYPE = f.WTYPE_2 = f.WTYPE_3 = DTYPE_F8;
+    f.POLICY_REDUCED = f.POLICY_FP8 = 1;
+    try_start(t, &f);
+}
+
 /* Every knob at each of its values, the others at the start's: no value is left uncompiled. */
 static void try_values(const struct template *t, const struct facts *f)
 {
@@ -180,6 +188,8 @@ static void try_template(const struct template *t, int spread, uint32_t *z)
                 continue;
             if (spread > 1 || ms[m] == 1 || ms[m] > 32 || turn)
                 try_start(t, &f);
+            if (ms[m] > 64 && strcmp(t->file, "brick_wide") == 0)
+                try_e4m3(t, f);
         }
         f.M_MAX = t->m_min == 1 ? 1 : t->m_min > 8 ? 256 : 8;
         if (spread > 2 && s == 1)

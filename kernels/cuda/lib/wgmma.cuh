@@ -181,6 +181,26 @@ WGMMA_FROM(96, "192", "96", "97", "98", "99", "100", "101", WGMMA_TO_96)
 WGMMA_FROM(112, "224", "112", "113", "114", "115", "116", "117", WGMMA_TO_112)
 WGMMA_FROM(128, "256", "128", "129", "130", "131", "132", "133", WGMMA_TO_128)
 
+/* c[64, 2 N] (+)= a[64, 32] b[2 N, 32]^T of e4m3, a in registers, as mma.m16n8k32 wants it; b's 32
+ * columns are as many bytes as 16 of bf16. Sums have fewer bits than a float's: whoever wants those
+ * adds them up elsewhere after a few products. */
+#define WGMMA_E4M3(half, n, d, e, f, g, h, i, outputs)                                      \
+    __device__ __forceinline__ void wgmma_e4m3(float(&c)[half], const unsigned(&a)[4],      \
+                                               unsigned long long b, bool adds)             \
+    {                                                                                       \
+        asm volatile("{\n .reg .pred adds;\n setp.ne.b32 adds, %" i ", 0;\n"                \
+                     "wgmma.mma_async.sync.aligned.m64n" n "k32.f32.e4m3.e4m3 "             \
+                     "{" WGMMA_LIST_##half "}, {%" d ",%" e ",%" f ",%" g "}, %" h          \
+                                           ", adds, 1, 1;\n}"                               \
+                     : WGMMA_32(c, 0) outputs                                               \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)adds)); \
+    }
+WGMMA_E4M3(32, "64", "32", "33", "34", "35", "36", "37", )
+WGMMA_E4M3(48, "96", "48", "49", "50", "51", "52", "53", WGMMA_TO_48)
+WGMMA_E4M3(64, "128", "64", "65", "66", "67", "68", "69", WGMMA_TO_64)
+WGMMA_E4M3(80, "160", "80", "81", "82", "83", "84", "85", WGMMA_TO_80)
+WGMMA_E4M3(96, "192", "96", "97", "98", "99", "100", "101", WGMMA_TO_96)
+
 /* c[64, 2 N] += a[64, 16] b[16, 2 N], a in registers (as mma.m16n8k16 wants it), b by columns. */
 __device__ __forceinline__ void wgmma_columns(float (&c)[32], const unsigned (&a)[4],
                                               unsigned long long b)

@@ -20,7 +20,8 @@
 #endif
 
 #define QK (AT_ATTN_IN && HAS_QK_NORM)
-#if HAS_NORM
+#define PREPARES (HAS_NORM || E4M3) /* a launch makes the rows that the product reads */
+#if PREPARES
 #define PRODUCT_ENTRY whet_kernel_1
 #else
 #define PRODUCT_ENTRY whet_kernel
@@ -28,13 +29,18 @@
 
 enum {
     NORM_THREADS = 256,
-    PIECE = 64 * 64 * 2,            /* bytes of 64 rows of weights in a step */
-    FEATURES = 64 * TILES * GROUPS, /* rows of a tile */
-    STEPS = K / 64,                 /* of a whole row */
-    BRICK_STEPS = BRICKS ? 4 : 1,   /* that the weights of a row come together for */
-    BLOCKS = CLUSTER * SPLIT,       /* of a cluster */
-    BOX = TOKENS / CLUSTER,         /* tokens that a block asks for */
+    PIECE = 64 * 64 * 2,                      /* bytes of 64 rows of weights in a step */
+    FEATURES = 64 * TILES * GROUPS,           /* rows of a tile */
+    COLUMNS = E4M3 ? 128 : 64,                /* of a step: 128 bytes of a token */
+    STEPS = K / COLUMNS,                      /* of a whole row */
+    BRICK_STEPS = BRICKS ? 256 / COLUMNS : 1, /* that the weights of a row come together for */
+    BLOCKS = CLUSTER * SPLIT,                 /* of a cluster */
+    BOX = TOKENS / CLUSTER,                   /* tokens that a block asks for */
     THREADS = (1 + GROUPS) * 128,
+    /* E4M3: bytes of the codes that the launch before leaves, and how many tokens there are scales
+     * of for each 128 columns behind them. */
+    CODES = M_MAX * K,
+    SCALES = (M_MAX + TOKENS - 1) / TOKENS * TOKENS,
     EIGHTS = TOKENS / 8, /* groups of tokens, dealt to the blocks that share K */
     OWN = (EIGHTS + SPLIT - 1) / SPLIT,
     UNITS = ROWS_ALL / FEATURES / CLUSTER * ((M_MAX + TOKENS - 1) / TOKENS),
@@ -58,6 +64,9 @@ struct memory {
 #if BRICKS
     char stage[STAGES][TOKENS * 128];
     char bricks[RING][FEATURES / BRICK_ROWS * brick_bytes(WTYPE)];
+#if E4M3
+    float token_scale[STAGES][TOKENS];
+#endif
     barrier here[RING], taken[RING]; /* of bricks; full and empty are of stages */
 #else
     char stage[STAGES][(FEATURES + TOKENS) * 128];

@@ -9,16 +9,20 @@
 #include "cuda/lib/stream.cuh"
 #include "cuda/lib/wide_end.cuh"
 
-/* ---- the norm ------------------------------------------------------------------------------ */
+/* ---- rows that the product reads ----------------------------------------------------------- */
+
+#if PREPARES
+enum { EACH = (K / 4 + NORM_THREADS - 1) / NORM_THREADS };
+
+/* This thread's fours of columns of row t: four times NORM_THREADS columns lie between them. */
+typedef float4 row_part[EACH];
 
 #if HAS_NORM
-/* A row of x, normed as eager does it, into working memory. */
-__device__ __forceinline__ void norm_row(const struct region_args &a, int t)
+/* Of x, normed as eager does it. */
+__device__ __forceinline__ void take_row(const struct region_args &a, int t, row_part &v)
 {
-    enum { EACH = (K / 4 + NORM_THREADS - 1) / NORM_THREADS };
     __shared__ float shared[33];
     const float *x = a.x + (size_t)t * K;
-    float4 v[EACH];
     float sum = 0;
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
@@ -30,20 +34,79 @@ __device__ __forceinline__ void norm_row(const struct region_args &a, int t)
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
         int i = threadIdx.x + k * NORM_THREADS;
-        if (i >= K / 4)
-            continue;
-        float4 g = ((const float4 *)a.norm)[i], n = v[k];
-        ((uint2 *)a.work.work)[(size_t)t * (K / 4) + i] = make_uint2(
-            pack_bf16(n.x * r * g.x, n.y * r * g.y), pack_bf16(n.z * r * g.z, n.w * r * g.w));
+        float4 g = ((const float4 *)a.norm)[min(i, K / 4 - 1)], n = v[k];
+        v[k] = make_float4(n.x * r * g.x, n.y * r * g.y, n.z * r * g.z, n.w * r * g.w);
     }
 }
+#else
+/* Of what the region before left. */
+__device__ __forceinline__ void take_row(const struct region_args &a, int t, row_part &v)
+{
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        int i = threadIdx.x + k * NORM_THREADS;
+        uint2 two = make_uint2(0, 0);
+        if (i < K / 4)
+            two = __ldcg((const uint2 *)a.wide.in16 + (size_t)t * (K / 4) + i);
+        v[k] = make_float4(low_bf16(two.x), high_bf16(two.x), low_bf16(two.y), high_bf16(two.y));
+    }
+}
+#endif
+
+#if E4M3
+/* Two floats to a pair of e4m3, `low` in the lower byte; to nearest even, at most 448. */
+__device__ __forceinline__ unsigned pack_e4m3(float low, float high)
+{
+    unsigned r;
+    asm("{\n .reg .b16 p;\n cvt.rn.satfinite.e4m3x2.f32 p, %1, %2;\n cvt.u32.u16 %0, p;\n}"
+        : "=r"(r)
+        : "f"(high), "f"(low));
+    return r;
+}
+
+/* As e4m3, of each 128 columns, which are a warp's, the largest becoming 448; columns of four in
+ * the order in which a brick has them: 0, 2, 1, 3. */
+__device__ __forceinline__ void put_row(const struct region_args &a, int t, const row_part &v)
+{
+    char *codes = (char *)a.work.work;
+    float *scales = (float *)(codes + CODES);
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        int i = threadIdx.x + k * NORM_THREADS;
+        float most =
+            fmaxf(fmaxf(fabsf(v[k].x), fabsf(v[k].y)), fmaxf(fabsf(v[k].z), fabsf(v[k].w)));
+        for (int o = 16; o > 0; o >>= 1)
+            most = fmaxf(most, __shfl_xor_sync(WARP_ALL, most, o));
+        float by = most > 1e-30f ? 448 / most : 0;
+        if (i < K / 4)
+            ((unsigned *)codes)[(size_t)t * (K / 4) + i] =
+                pack_e4m3(v[k].x * by, v[k].z * by) | pack_e4m3(v[k].y * by, v[k].w * by) << 16;
+        if (i < K / 4 && i % 32 == 0)
+            scales[(size_t)(i / 32) * SCALES + t] = most / 448;
+    }
+}
+#else
+__device__ __forceinline__ void put_row(const struct region_args &a, int t, const row_part &v)
+{
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        int i = threadIdx.x + k * NORM_THREADS;
+        if (i < K / 4)
+            ((uint2 *)a.work.work)[(size_t)t * (K / 4) + i] =
+                make_uint2(pack_bf16(v[k].x, v[k].y), pack_bf16(v[k].z, v[k].w));
+    }
+}
+#endif
 
 KERNEL __launch_bounds__(NORM_THREADS) whet_kernel(const __grid_constant__ struct region_args a)
 {
+    row_part v;
     release_next();
     after_previous();
-    if ((int)blockIdx.x < a.counts->m)
-        norm_row(a, blockIdx.x);
+    if ((int)blockIdx.x < a.counts->m) {
+        take_row(a, blockIdx.x, v);
+        put_row(a, blockIdx.x, v);
+    }
 }
 #endif
 
@@ -87,11 +150,19 @@ template <int N = STAGES> __device__ __forceinline__ void advance(struct pipe_st
 
 /* ---- activations ---------------------------------------------------------------------------- */
 
-/* This block's part of the activations, to all blocks that multiply them. */
+/* Bytes that come into a stage for its activations. */
+enum { TOKENS_BYTES = TOKENS * (128 + 4 * E4M3) };
+
+/* This block's part of the activations, to all blocks that multiply them; scales to itself. */
 __device__ __forceinline__ void ask_tokens(const struct region_args &a, struct memory &s,
                                            const struct place &at, int rank, int stage, int step)
 {
     int part = rank % CLUSTER * BOX;
+#if E4M3
+    copy_bulk<false>(s.token_scale[stage],
+                     (const float *)((const char *)a.work.work + CODES) + step * SCALES + at.token,
+                     TOKENS * 4, &s.full[stage]);
+#endif
     copy_box<(CLUSTER > 1)>(tokens_at(s, stage) + part * 128, a.wide.map, step * 64,
                             at.token + part, &s.full[stage],
                             (unsigned short)(((1 << CLUSTER) - 1) << at.part * CLUSTER));

@@ -5,7 +5,7 @@
  *   struct asked                         what the producer has asked for so far; all zero at first
  *   ask_first(a, s, u, rank, asked)      the first weights, before the wait. One thread
  *   produce(a, s, u, rank, asked)        all others, and all activations. One thread
- *   multiply(s, at, group, place, c)     the sums of a unit: a warpgroup's. `place`: struct reading
+ *   multiply(a, s, at, group, place, c)  the sums of a unit: a warpgroup's. `place`: struct reading
  *
  * and says with PACKED_BYTES and PACKED_LAYOUT what it wants repacked.
  */
@@ -25,7 +25,7 @@ __device__ __forceinline__ void consume(const struct region_args &a, struct memo
         struct place at = place_of(u, unit, rank);
         sums c;
         take_tokens(a, s, at, m, parity);
-        multiply(s, at, group, t, c);
+        multiply(a, s, at, group, t, c);
         if (TRIGGER == 1 && unit + u.step >= u.all)
             release_next();
 #if SPLIT > 1
@@ -101,18 +101,20 @@ extern "C" __device__ const struct cuda_kernel_info whet_info = {
     REGION,
     M_MAX,
     0,
-    1 + HAS_NORM,
+    1 + PREPARES,
     0,
-    HAS_NORM ? (int64_t)M_MAX *K * 2 : 0,
+    E4M3       ? (int64_t)CODES + SCALES *(K / 128 * 4)
+    : HAS_NORM ? (int64_t)M_MAX *K * 2
+               : 0,
     PACKED_BYTES,
     PACKED_LAYOUT,
-#if HAS_NORM
+#if PREPARES
     {{{M_MAX, 1, 1}, NORM_THREADS, 0, 1, 0, 0},
      {{CLUSTERS * BLOCKS, 1, 1}, THREADS, (int)sizeof(struct memory), 1, BLOCKS, 0}},
 #else
     {{{CLUSTERS * BLOCKS, 1, 1}, THREADS, (int)sizeof(struct memory), 1, BLOCKS, 0}},
 #endif
     BOX,
-    0};
+    E4M3 ? K / 2 : 0};
 
 #endif

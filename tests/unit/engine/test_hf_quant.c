@@ -297,6 +297,60 @@ static void a_bias_of_zeros_is_nothing(void **state)
     assert_false(hf_quant_ignores(&t));
 }
 
+/* Dynamic scales of inputs in FP8; static ones, integers and weights alone are no such wish. */
+static void a_checkpoint_that_wants_fp8_activations_says_so(void **state)
+{
+    (void)state;
+#define GROUP(format, weights, inputs)                                                         \
+    "{\"quant_method\":\"compressed-tensors\",\"format\":\"" format                            \
+    "\",\"config_groups\":{\"group_0\":{\"weights\":" weights ",\"input_activations\":" inputs \
+    "}}}"
+#define F8 "{\"num_bits\":8,\"type\":\"float\",\"strategy\":\"channel\"}"
+    static const struct {
+        const char *config;
+        bool wants;
+    } configs[] = {
+        {"{\"quant_method\":\"fp8\",\"activation_scheme\":\"dynamic\"}", true},
+        {"{\"quant_method\":\"fp8\",\"activation_scheme\":\"static\"}", false},
+        {"{\"quant_method\":\"fp8\",\"activation_scheme\":1}", false},
+        {"{\"quant_method\":\"fp8\"}", false},
+        {"{\"quant_method\":\"fbgemm_fp8\",\"activation_scale_ub\":1200.0}", true},
+        {GROUP("float-quantized", F8, "{\"num_bits\":8,\"type\":\"float\",\"dynamic\":true}"),
+         true},
+        {GROUP("float-quantized", F8, "{\"num_bits\":8,\"type\":\"float\",\"dynamic\":false}"),
+         false},
+        {GROUP("float-quantized", F8, "{\"num_bits\":8,\"type\":\"int\",\"dynamic\":true}"), false},
+        {GROUP("float-quantized", F8, "{\"num_bits\":\"8\",\"dynamic\":true}"), false},
+        {GROUP("float-quantized", F8, "null"), false},
+        {GROUP("float-quantized", F8, "[true]"), false},
+        {GROUP("pack-quantized", "{\"num_bits\":4,\"type\":\"int\"}",
+               "{\"num_bits\":8,\"type\":\"float\",\"dynamic\":true}"),
+         false}, /* activations in FP8 are for weights in FP8 */
+    };
+    for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
+        struct hf_quant q;
+        struct err err = {""};
+        cJSON *object = cJSON_Parse(configs[i].config);
+        assert_non_null(object);
+        if (hf_quant_read(object, "config.json", &q, &err) != 0)
+            fail_msg("%s: %s", configs[i].config, err.msg);
+        if (q.fp8_activations != configs[i].wants)
+            fail_msg("%s", configs[i].config);
+        cJSON_Delete(object);
+    }
+    static const char *const folders[] = {"checkpoints/fp8-block", "checkpoints/fp8-tensor"};
+    for (int i = 0; i < 2; i++) {
+        struct err err = {""};
+        char *path = golden_path(folders[i]);
+        struct model *m = model_open(path, false, NULL, NULL, &err);
+        if (!m)
+            fail_msg("%s", err.msg);
+        assert_int_equal(m->fp8_activations, i == 0); /* dynamic; static */
+        model_close(m);
+        free(path);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -308,6 +362,7 @@ int main(void)
         cmocka_unit_test(no_file_stays_open),
         cmocka_unit_test(rows_do_not_depend_on_who_makes_them),
         cmocka_unit_test(a_bias_of_zeros_is_nothing),
+        cmocka_unit_test(a_checkpoint_that_wants_fp8_activations_says_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -204,6 +204,26 @@ static void f32_to_bf16_rounds_to_nearest_even(void **state)
             assert_int_equal(f32_to_bf16(bf16_to_f32((uint16_t)h)), h);
 }
 
+/* F8 is what checkpoints have, whose finest blocks are 128 columns wide. */
+static void f8_has_a_scale_for_128_columns(void **state)
+{
+    (void)state;
+    enum { COLS = 160 };
+    float in[COLS], out[COLS];
+    uint8_t blocks[COLS / 32 * 36];
+    for (int i = 0; i < COLS; i++)
+        in[i] = (float)(i - 64) / 8;
+    quant_row(DTYPE_F8, in, blocks, COLS);
+    for (int b = 0; b < COLS / 32; b++) {
+        float scale;
+        memcpy(&scale, blocks + 36 * b, sizeof scale);
+        assert_float_equal(scale, (b < 4 ? 8.0f : 11.875f) / 448, 1e-9f);
+    }
+    dequant_row(DTYPE_F8, blocks, out, COLS);
+    for (int i = 0; i < COLS; i++)
+        assert_true(fabsf(out[i] - in[i]) <= fabsf(in[i]) / 16 + 1e-6f);
+}
+
 static void sizes_are_those_of_whole_blocks(void **state)
 {
     (void)state;
@@ -227,6 +247,7 @@ int main(void)
         cmocka_unit_test(f32_to_f16_rounds_to_nearest_even_as_numpy_does),
         cmocka_unit_test(every_half_is_its_own_float_and_back),
         cmocka_unit_test(f32_to_bf16_rounds_to_nearest_even),
+        cmocka_unit_test(f8_has_a_scale_for_128_columns),
         cmocka_unit_test(sizes_are_those_of_whole_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -101,6 +101,12 @@ static void kernels_for_wide_steps_are_taken_where_they_can_run(void **state)
     l.info.work_bytes = 256 * 64 * 2;
     assert_int_equal(wide_check(&b, &l, REGION_MLP_IN, &e), 0);
     assert_int_equal(wide_check(&b, &l, REGION_HEAD, &e), -1);
+    l.info.work_cols = 64; /* an input of its own making: any region's must have room */
+    assert_int_equal(wide_check(&b, &l, REGION_MLP_OUT, &e), 0);
+    l.info.work_cols = 128;
+    assert_int_equal(wide_check(&b, &l, REGION_MLP_OUT, &e), -1);
+    assert_non_null(strstr(e.msg, "too few"));
+    l.info.work_cols = 0;
     const int32_t odd[] = {-8, 4, 100, 264};
     for (int k = 0; k < 4; k++) {
         l.info.box_rows = odd[k];

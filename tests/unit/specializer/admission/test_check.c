@@ -107,6 +107,9 @@ static void comparator_gives_a_declared_precision_its_budget_and_no_more(void **
     assert_int_equal(judged(1e-7, 3e-2, 1, &rule, &j, &err), -1);
     rule.precision = PRECISION_F32;
     assert_int_equal(judged(1e-7, 3e-3, 1, &rule, &j, &err), -1);
+    rule.precision = PRECISION_E4M3;
+    assert_int_equal(judged(1e-7, 3e-2, 1, &rule, &j, &err), 0);
+    assert_int_equal(judged(1e-7, 2e-1, 1, &rule, &j, &err), -1);
 }
 
 static void comparator_compares_unsampled_rows_with_eager(void **state)
@@ -341,6 +344,13 @@ static void probe_request_survives_its_file_and_names_a_bad_field(void **state)
     assert_int_equal(r.precision, PRECISION_BF16);
     assert_int_equal(r.depth, PROBE_END);
     assert_int_equal(r.seed, 12345);
+    probe_request_free(&r);
+    q.numerics = NUMERICS_FP8;
+    q.precision = PRECISION_E4M3;
+    assert_int_equal(probe_request_write(&q, path, &err), 0);
+    assert_int_equal(probe_request_read(&r, path, &err), 0);
+    assert_int_equal(r.numerics, NUMERICS_FP8);
+    assert_int_equal(r.precision, PRECISION_E4M3);
     probe_request_free(&r);
     q.m_from = 5; /* beyond m_to */
     assert_int_equal(probe_request_write(&q, path, &err), 0);

@@ -341,11 +341,13 @@ static void a_request_brings_machine_and_shape_to_the_probe(void **state)
                               .region = REGION_HEAD,
                               .m_from = 1,
                               .m_to = 4,
+                              .precision = PRECISION_E4M3,
                               .threads = 1},
                          back;
     assert_int_equal(probe_request_write(&q, path, &err), 0);
     assert_int_equal(probe_request_read(&back, path, &err), 0);
     assert_int_equal(back.machine, MACHINE_CUDA);
+    assert_int_equal(back.precision, PRECISION_E4M3);
     assert_int_equal(back.shape.arch, ARCH_QWEN3);
     assert_int_equal(back.shape.vocab, shape.vocab);
     assert_true(back.shape.tied_head && !back.shape.rope_interleaved);
@@ -373,11 +375,53 @@ static void logits_that_drift_are_told_from_ties(void **state)
         own[i] += i % 2 ? 0.02f : -0.02f; /* noise: may only change what is nearly a tie */
     end_compare(eager, own, TOKENS, VOCAB, 0, &r);
     assert_true(!r.bit_equal && r.changed == 0);
-    assert_int_equal(end_verdict(NUMERICS_TOLERANCE, 2e-3, &r, &err), 0);
+    assert_int_equal(end_verdict(NUMERICS_TOLERANCE, PRECISION_F32, 2e-3, &r, &err), 0);
     for (int i = 0; i < VOCAB; i++)
         own[i] = -own[i];
     end_compare(eager, own, TOKENS, VOCAB, 0, &r);
-    assert_int_equal(end_verdict(NUMERICS_TOLERANCE, 2e-3, &r, &err), -1);
+    assert_int_equal(end_verdict(NUMERICS_TOLERANCE, PRECISION_F32, 2e-3, &r, &err), -1);
+}
+
+/* Activations in e4m3 may move the logits by 10 % of their spread, and change what was nearly a
+ * tie.
+ */
+static void logits_of_e4m3_are_held_to_their_own_spread(void **state)
+{
+    (void)state;
+    struct err err = {""};
+    struct end_result r = {.tokens = 16, .top1 = 0.94, .kl = 0.044, .spread = 3};
+    assert_int_equal(end_verdict(NUMERICS_FP8, PRECISION_E4M3, 2e-3, &r, &err), 0);
+    assert_int_equal(end_verdict(NUMERICS_FP8, PRECISION_INT8, 2e-3, &r, &err), -1);
+    assert_non_null(strstr(err.msg, "KL 0.044 nats, limit 2.0e-03"));
+    r.kl = 0.046; /* (0.1 * 3)^2 / 2 is 0.045 */
+    assert_int_equal(end_verdict(NUMERICS_FP8, PRECISION_E4M3, 2e-3, &r, &err), -1);
+    assert_non_null(strstr(err.msg, "KL 0.046 nats, limit 4.5e-02"));
+    r.kl = 0.001;
+    r.changed = 1;
+    assert_int_equal(end_verdict(NUMERICS_FP8, PRECISION_E4M3, 2e-3, &r, &err), -1);
+    assert_non_null(strstr(err.msg, "in 1 of 16 tokens is another, and was no tie"));
+
+    float eager[4] = {1, 5, 1, 5}, own[4] = {1, 5, 1, 5};
+    end_compare(eager, own, 1, 4, 0, &r);
+    assert_float_equal(r.spread, 2, 1e-9);
+}
+
+/* What keeps a float's precision is admitted by the rule of `tolerance` at every level: of a few
+ * tokens one tie would be more than a percent. Lower ones are held to their share. */
+static void a_tie_refuses_only_what_declares_less_than_a_float(void **state)
+{
+    (void)state;
+    static const enum numerics levels[] = {NUMERICS_TOLERANCE, NUMERICS_REDUCED, NUMERICS_FP8};
+    struct err err = {""};
+    struct end_result r = {.tokens = 16, .top1 = 0.9375, .kl = 1e-4, .spread = 3};
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
+        assert_int_equal(end_verdict(levels[i], PRECISION_F32, 2e-3, &r, &err), 0);
+    assert_int_equal(end_verdict(NUMERICS_REDUCED, PRECISION_INT8, 2e-3, &r, &err), -1);
+    assert_int_equal(end_verdict(NUMERICS_FP8, PRECISION_BF16, 2e-3, &r, &err), -1);
+    assert_non_null(strstr(err.msg, "6.2 % of 16 tokens"));
+    r.changed = 1;
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
+        assert_int_equal(end_verdict(levels[i], PRECISION_F32, 2e-3, &r, &err), -1);
 }
 
 #define TEST(name) cmocka_unit_test_setup(name, reset)
@@ -398,6 +442,8 @@ int main(void)
         TEST(a_drawn_model_serves_the_next_request_of_its_region_too),
         TEST(a_request_brings_machine_and_shape_to_the_probe),
         TEST(logits_that_drift_are_told_from_ties),
+        TEST(logits_of_e4m3_are_held_to_their_own_spread),
+        TEST(a_tie_refuses_only_what_declares_less_than_a_float),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

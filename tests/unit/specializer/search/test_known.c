@@ -100,6 +100,31 @@ static void other_instructions_formats_and_buckets_are_too_far(void **state)
     known_close(k);
 }
 
+/* On a CPU `fp8` is `reduced`: what won under one is looked at under the other. */
+static void lower_precisions_know_of_each_other(void **state)
+{
+    (void)state;
+    struct known_point found[8];
+    struct known_slot slot = {&smollm, 1, 0, 2, NUMERICS_FP8};
+    struct known *k = read_text(text, 0);
+    assert_int_equal(known_find(k, &slot, found, 8), 0);
+    known_close(k);
+    static const char *const levels[] = {"fp8", "reduced"};
+    for (int i = 0; i < 2; i++) {
+        char *whole =
+            xasprintf("%snumerics %s\n" SMOLLM WEIGHTS("Q4_1") "mlp_out/m1 1.5 " KNOBS("512"), text,
+                      levels[i]);
+        k = read_text(whole, 0);
+        assert_int_equal(known_find(k, &slot, found, 8), 1);
+        assert_true(found[0].distance == (i == 0 ? 0 : other_numerics));
+        slot.numerics = NUMERICS_TOLERANCE;
+        assert_int_equal(known_find(k, &slot, found, 8), 4);
+        slot.numerics = NUMERICS_FP8;
+        known_close(k);
+        free(whole);
+    }
+}
+
 /* What is wrong costs its own line and no other. */
 static void bad_and_stale_rows_are_left_out(void **state)
 {
@@ -119,6 +144,7 @@ static void bad_and_stale_rows_are_left_out(void **state)
         "machine gpu vnni 2 A machine\n",
         "machine cpu vnni 0 A machine\n",
         "numerics whatever\n",
+        "numerics frozen\n", /* serves what was found under another */
         "model hidden=576\n",
         "weights mlp_out=Q4_1\n",
         "mlp_out/m1\n",
@@ -226,6 +252,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_nearest_model_and_the_same_policy_come_first),
         cmocka_unit_test(other_instructions_formats_and_buckets_are_too_far),
+        cmocka_unit_test(lower_precisions_know_of_each_other),
         cmocka_unit_test(bad_and_stale_rows_are_left_out),
         cmocka_unit_test(rows_without_a_machine_and_other_versions_are_not_taken),
         cmocka_unit_test(every_row_of_the_program_is_a_legal_point),

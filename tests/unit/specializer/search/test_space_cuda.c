@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "kernels/bricks.h"
+#include "specializer/admission/comparator.h"
 #include "specializer/search/cost.h"
 #include "specializer/search/space.h"
 #include "tests/unit/specializer/shapes.h"
@@ -102,6 +103,41 @@ static void a_kept_format_has_points_that_read_it(void **unused)
                 }
                 space_close(s);
             }
+}
+
+/* Activations in e4m3 are a lower precision than eager's: there are such points of F8 under
+ * `fp8`, where a search begins with one, and nowhere else. */
+static void activations_in_e4m3_are_for_f8_under_fp8(void **unused)
+{
+    (void)unused;
+    static const enum dtype types[] = {DTYPE_F8, DTYPE_Q8_0, DTYPE_Q4_K};
+    const struct template *t = template_find("brick_wide_mlp_in");
+    int k = template_role(t, ROLE_OPERANDS);
+    assert_true(k >= 0);
+    static const enum numerics levels[] = {NUMERICS_TOLERANCE, NUMERICS_REDUCED, NUMERICS_FP8};
+    for (size_t l = 0; l < sizeof levels / sizeof *levels; l++)
+        for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+            struct facts f = facts_of(REGION_MLP_IN, 256);
+            struct point start;
+            int32_t with = 0, n;
+            bool may = levels[l] == NUMERICS_FP8 && types[i] == DTYPE_F8;
+            f.WTYPE = f.WTYPE_2 = f.WTYPE_3 = (int32_t)types[i];
+            f.POLICY_REDUCED = numerics_allows(levels[l], PRECISION_INT8);
+            f.POLICY_FP8 = numerics_allows(levels[l], PRECISION_E4M3);
+            struct space *s = space_open(&f, REGION_MLP_IN, 256, levels[l]);
+            n = space_size(s);
+            for (int32_t id = 0; id < n; id++) {
+                struct point p;
+                space_point(s, id, &p);
+                bool e4m3 = p.value[k] == 1;
+                assert_int_equal(t->precision(&p, &f), e4m3 ? PRECISION_E4M3 : PRECISION_F32);
+                with += e4m3;
+            }
+            assert_true(may ? with >= 50 && with < n : with == 0);
+            assert_true(template_start(t, &f, &start) && !template_illegal(t, &start, &f));
+            assert_int_equal(start.value[k], may);
+            space_close(s);
+        }
 }
 
 /* A point found for one width may not fit another: of 24576 rows of 4096 columns the sums for 32
@@ -578,6 +614,7 @@ int main(void)
         cmocka_unit_test(every_region_has_legal_points_of_cuda_templates_only),
         cmocka_unit_test(the_point_to_start_from_is_in_the_space_with_its_neighbours),
         cmocka_unit_test(a_kept_format_has_points_that_read_it),
+        cmocka_unit_test(activations_in_e4m3_are_for_f8_under_fp8),
         cmocka_unit_test(a_start_that_is_illegal_gives_way_to_the_next_that_holds),
         cmocka_unit_test(a_device_without_clusters_has_only_points_without),
         cmocka_unit_test(a_space_too_large_to_enumerate_is_the_same_every_time),
