@@ -72,7 +72,8 @@ static void plan(int sms)
             for (int b = 0; b < BUCKETS; b++) {
                 struct facts f = cuda_facts(&small[s].shape, t->region, m_bucket[b], sms);
                 struct point p;
-                if (t->library || cuda_reads_bricks(t) || /* test_probe.c has it */
+                if (t->library || t->region == REGION_REDUCE || /* test_bad_probe.c has it */
+                    cuda_reads_bricks(t) ||                     /* test_probe.c has it */
                     (family && strcmp(family, t->file) != 0) ||
                     !template_fits(t, MACHINE_CUDA, t->region, m_bucket[b]))
                     continue;

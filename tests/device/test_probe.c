@@ -269,12 +269,13 @@ static void add_template(struct jobs *jobs, const struct template *t, const stru
         add_e4m3(jobs, t, m, f, seed);
 }
 
-/* Of wide steps in blocks, each format has a third of the templates, F8 all. */
+/* Of wide steps in blocks, each format has a third of the templates, F8 all. What ranks run
+ * together has a probe of its own (test_bad_probe --ranks). */
 static bool is_asked(int i, int k, int32_t m, enum dtype type)
 {
     const struct template *t = template_at(i);
     bool blocks = type != DTYPE_BF16;
-    if (t->library || !template_fits(t, MACHINE_CUDA, t->region, m) ||
+    if (t->library || t->region == REGION_REDUCE || !template_fits(t, MACHINE_CUDA, t->region, m) ||
         (blocks && !cuda_reads_bricks(t)))
         return false;
     bool all = type == DTYPE_F8 && m > ROWS;
