@@ -217,13 +217,15 @@ static int open_all(struct bench *b, const struct rank_place *place, struct err 
     if (!b->model || open_backend(b, e))
         return -1;
     b->plan = plan_build(&b->model->shape);
-    bool spans = b->ops->span && !b->model->alone; /* a rank has no such slots */
+    bool spans = b->ops->span && !b->model->alone; /* a part by name has no such slots */
     for (int r = 0; r < REGION_COUNT; r++)
         eager[r] = b->ops->eager(b->backend, (enum region)r);
     for (int r = REGION_COUNT; spans && r < REGION_LOCAL; r++)
         eager[r] = b->ops->span(b->backend, (enum region)r);
     for (int s = 0; s < SETS; s++)
-        b->table[s] = spans ? dispatch_open_spans(eager) : dispatch_open(eager);
+        b->table[s] = b->lead ? lead_table(b->lead)
+                      : spans ? dispatch_open_spans(eager)
+                              : dispatch_open(eager);
     b->winners = b->starts ? load_starts(b, e)
                            : winners_load(&b->config, b->model, b->backend, b->ops,
                                           b->table[SET_SPECIALIZED], note_winner, NULL, e);

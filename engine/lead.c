@@ -53,8 +53,7 @@ static void lead_set_dispatch(struct backend *b, struct dispatch *d)
 {
     struct dispatch *own = the_lead->engine.dispatch;
     (void)b;
-    /* A bench has no slots of reduce; those are the last. */
-    for (int i = 0; i < dispatch_slots(d) && i < dispatch_slots(own); i++) {
+    for (int i = 0; i < dispatch_slots(own); i++) {
         struct slot *to = dispatch_slot_at(own, i);
         const struct kernel *k = atomic_load(&dispatch_slot_at(d, i)->kernel);
         if (atomic_load(&to->kernel) != k)
@@ -112,6 +111,11 @@ int lead_begin(struct lead *l, struct backend *b, struct err *err)
     e->dispatch = engine_ranks_table(e->one_ops, b);
     e->one_ops->set_dispatch(b, e->dispatch);
     return ranks_begin(e->ranks, err);
+}
+
+struct dispatch *lead_table(const struct lead *l)
+{
+    return engine_ranks_table(l->engine.one_ops, l->engine.backend);
 }
 
 void lead_close(struct lead *l)

@@ -24,6 +24,9 @@ struct model *lead_model(struct lead *l, struct err *err);
 int lead_agree(struct lead *l, struct backend_options *o, struct err *err);
 /* The backend is open: waits until all others' are. */
 int lead_begin(struct lead *l, struct backend *b, struct err *err);
+/* A table of all slots that ranks have, those of reduce among them, with eager in each. The
+ * caller's to close; once the backend is open. */
+struct dispatch *lead_table(const struct lead *l);
 /* After the backend is closed; the others end, too. NULL is fine. */
 void lead_close(struct lead *l);
 

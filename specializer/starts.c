@@ -130,9 +130,10 @@ int starts_load(const struct config *c, const struct model *m, struct backend *b
         return -1;
     if (open_all(&s, err))
         one = -1;
-    for (int r = REGION_ATTN_IN; r < REGION_COUNT && one >= 0; r++) {
+    for (int r = REGION_ATTN_IN; r < REGION_NODES && one >= 0; r++) {
         struct slot *slot = dispatch_slot(d, (enum region)r, sequences, context);
-        if (slot->kernel != slot->eager) /* by an earlier call: most slots hold for any context */
+        bool span = region_info((enum region)r)->parts > 0; /* its parts have theirs */
+        if (!slot || span || slot->kernel != slot->eager)   /* by an earlier call */
             continue;
         one = publish(&s, slot, err);
         n += one > 0;

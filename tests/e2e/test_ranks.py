@@ -362,6 +362,18 @@ def test_a_bench_runs_its_steps_on_all_ranks():
     assert not shared_memory()
 
 
+def test_a_bench_of_all_ranks_has_the_starts_of_their_sum(tmp_path):
+    tmp_path.chmod(0o700)
+    run = subprocess.run(
+        [BINARY, "bench", "decode", "--model", TINY, "--batch", "8", "--context", "40", "--pairs", "1", "--starts",
+         "--store", str(tmp_path / "s.db"), "--engine-ranks", "2", "--engine-backend=cpu", "--engine-threads=1"],
+        capture_output=True, text=True, timeout=PATIENCE)
+    assert run.returncode == 0, run.stderr
+    assert re.search("^  reduce/m8 +reduce_shm ", run.stdout, re.M), run.stdout
+    assert "7 slots hold the points that searches start from" in run.stdout
+    assert not shared_memory()
+
+
 def test_a_model_that_cannot_be_cut_says_so(ranks):
     s = ranks(2, model=MODEL, wait=False)
     assert s.wait() == 1
