@@ -121,6 +121,12 @@ struct hook {
     int64_t kernel_ns, served_ns; /* summed */
 };
 
+/* Whether a step of m tokens, which kernels take as `padded`, is one to try t's kernel of reduce
+ * beside, on all ranks; t may be NULL. *matches counts steps that match, of which one in t->every
+ * is taken. Engine thread, while the hook is held (dispatch.c). */
+bool hook_tries_reduce(const struct hook *t, struct dispatch *d, int32_t m, int32_t padded,
+                       int64_t *matches);
+
 /* Times two kernels of a slot against each other, A-B-B-A on rotating layers, on captured inputs
  * with scratch outputs. Resumable: each call works for about budget_ns and returns 1 when `want`
  * pairs are in, 0 for more, -1 on error. */

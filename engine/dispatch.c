@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/backend.h"
 #include "engine/plan.h"
 
 const int m_bucket[M_BUCKETS] = {1,  2,  3,  4,   6,   8,   12,   16,  24,
@@ -259,4 +260,13 @@ void dispatch_fingerprint(const struct dispatch *d, char out[9])
                 h = (h ^ (unsigned char)*c) * 16777619u;
     }
     snprintf(out, 9, "%08x", h);
+}
+
+bool hook_tries_reduce(const struct hook *t, struct dispatch *d, int32_t m, int32_t padded,
+                       int64_t *matches)
+{
+    return t && t->kind == HOOK_COMPARE && t->slot->region == REGION_REDUCE &&
+           t->slot == dispatch_slot(d, REGION_REDUCE, m, 0) &&
+           (!t->served || t->served == slot_kernel(t->slot)) && padded <= t->kernel->m_max &&
+           atomic_load(&t->left) > 0 && (*matches)++ % (t->every > 0 ? t->every : 1) == 0;
 }

@@ -57,8 +57,9 @@ static char *gpu_of(const char *visible, int32_t n)
     return visible ? xasprintf("%.*s", (int)strcspn(visible, ","), visible) : NULL;
 }
 
-/* A probe of what ranks do together needs the GPUs of them all (specializer/admission/prober.c): as
- * a list with this process's own first, if so many are visible. */
+/* A probe of what ranks do together needs the GPUs of them all
+ * (specializer/admission/probe_main.c): as a list with this process's own first, if so many are
+ * visible. */
 static void name_all_gpus(const char *visible, int32_t own, int32_t world)
 {
     char *list = gpu_of(visible, own);

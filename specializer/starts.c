@@ -133,7 +133,7 @@ int starts_load(const struct config *c, const struct model *m, struct backend *b
     for (int r = REGION_ATTN_IN; r < REGION_NODES && one >= 0; r++) {
         struct slot *slot = dispatch_slot(d, (enum region)r, sequences, context);
         bool span = region_info((enum region)r)->parts > 0; /* its parts have theirs */
-        if (!slot || span || slot->kernel != slot->eager)   /* by an earlier call */
+        if (!slot || span || slot->kernel != slot->eager)   /* by a call for another context */
             continue;
         one = publish(&s, slot, err);
         n += one > 0;

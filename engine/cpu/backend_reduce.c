@@ -67,10 +67,7 @@ bool backend_trial(struct backend *b, const struct step *s, struct step_trial *t
         return false;
     atomic_store(&b->hook_held, true);
     struct hook *t = atomic_load(&b->hook);
-    if (t && t->kind == HOOK_COMPARE && t->slot->region == REGION_REDUCE &&
-        t->slot == dispatch_slot(b->dispatch, REGION_REDUCE, s->m, 0) &&
-        (!t->served || t->served == slot_kernel(t->slot)) && s->m <= t->kernel->m_max &&
-        atomic_load(&t->left) > 0 && b->matches++ % (t->every > 0 ? t->every : 1) == 0) {
+    if (hook_tries_reduce(t, b->dispatch, s->m, s->m, &b->matches)) {
         int32_t runs = region_runs(REGION_REDUCE, b->model->shape.layers);
         *trial = (struct step_trial){t->kernel, b->trial_run++ % runs};
         b->on_trial = true; /* until the step has ended */

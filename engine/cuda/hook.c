@@ -83,10 +83,10 @@ bool hook_wants(struct backend *b, const struct kernel_choice *c)
         return false;
     atomic_store(&b->hook_held, true);
     struct hook *t = atomic_load(&b->hook);
+    /* Kernels of reduce are compared where all ranks know of it (cuda_trial()). */
+    bool here = t && (t->kind == HOOK_CAPTURE || t->slot->region != REGION_REDUCE);
     bool want =
-        t && c->slot[t->slot->region] == t->slot &&
-        (t->kind == HOOK_CAPTURE || t->slot->region != REGION_REDUCE) &&
-        /* all ranks must know */ atomic_load(&t->left) > 0 &&
+        here && c->slot[t->slot->region] == t->slot && atomic_load(&t->left) > 0 &&
         (!t->served || t->served == c->kernel[t->slot->region]) &&
         (t->slot->m > NARROW) == (c->m > NARROW) && region_m(t->slot->region, c->m, c->rows) > 0 &&
         (t->slot->region != REGION_ATTN || c->decode) &&

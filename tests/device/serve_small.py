@@ -6,9 +6,9 @@
 
 A folder: a small seeded model that uses its tokenizer (tests/golden/tiny-qwen3); needs torch. A
 file: itself. Greedy completions of both servers must be the same until the CPU's two best tokens
-are closer than TIE (log-probability), which is what bf16 activations can turn, and than the two
-servers differ by, about such a gap, in any text; seeded sampling must not depend on who else is
-served (a GPU's kernels differ with the number of sequences; how many draws agree is said).
+are closer than TIE (log-probability), which is what bf16 activations can turn. Of a file neither may
+any such gap before that, up to NEAR, be another by more than TIE. How many seeded draws do not depend
+on who else is served is said: a GPU's kernels differ with the number of sequences.
 """
 import concurrent.futures
 import json
@@ -77,16 +77,16 @@ class Server:
 
 def parted(a, b):
     """Index of the first token that differs, or None; the gap of the best two there in a; and by how much the
-    gap between a's best two is another in b, at most, up to there."""
+    gap between a's best two is another in b, at most, before that."""
     error = 0.0
     for i, (x, y) in enumerate(zip(a["tokens"], b["tokens"])):
         here, there = a["top_logprobs"][i], b["top_logprobs"][i]
-        best = sorted(here.values(), reverse=True)
-        two = [t for t in sorted(here, key=here.get, reverse=True)[:2] if t in there]
-        if len(two) == 2 and best[0] - best[1] < NEAR:
-            error = max(error, abs(best[0] - best[1] - there[two[0]] + there[two[1]]))
+        two = sorted(here, key=here.get, reverse=True)[:2]
+        gap = here[two[0]] - here[two[1]] if len(two) == 2 else 99.0
         if x != y:
-            return i, best[0] - best[1] if len(best) > 1 else 99.0, error
+            return i, gap, error
+        if gap < NEAR and all(t in there for t in two):
+            error = max(error, abs(gap - there[two[0]] + there[two[1]]))
     return None, 0.0, error
 
 
@@ -125,7 +125,7 @@ def compare(whet, model, other, options):
     print(f"greedy texts of {len(prompts)}: {sum(i is None for i, _, _ in parts)} the same; the others part at ties of at most "
           f"{max(gap for _, gap, _ in parts):.3f}; gaps below {NEAR} differ by {error:.3f} at most")
     wide = error > TIE and not os.path.isdir(model)  # drawn weights are as far apart as they are
-    bad = sum(gap > min(TIE, error) for _, gap, _ in parts) + sum(status != 0 for status in ended) + wide
+    bad = sum(gap > TIE for _, gap, _ in parts) + sum(status != 0 for status in ended) + wide
     print(f"{len(parts) + len(ended) + 1} checks, {bad} failed")
     return bad > 0
 
