@@ -32,10 +32,11 @@ def run(command):
     return done
 
 
-def tune(whet, model, seconds, which, options=(), log=""):
-    """A new store, in a folder of its own, with what a search of the slots `which` found, and the
-    last words of `whet tune`: a line a slot. All that it said is added to the file `log`."""
-    store = os.path.join(tempfile.mkdtemp(prefix="whet-bench-store-"), "store.db")
+def tune(whet, model, seconds, which, options=(), log="", store=None):
+    """A store, a new one in a folder of its own unless it goes on with `store`, with what a search of
+    the slots `which` found, and the last words of `whet tune`: a line a slot. All that it said is
+    added to the file `log`."""
+    store = store or os.path.join(tempfile.mkdtemp(prefix="whet-bench-store-"), "store.db")
     command = [whet.binary, "tune", "--model", model, "--backend", whet.backend, "--store", store,
                "--seconds", str(seconds), "--specializer-build-jobs",
                str(max(1, (os.cpu_count() or 1) // 2)), *options]

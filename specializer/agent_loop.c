@@ -46,8 +46,16 @@ static bool choosable(struct specializer *s, const struct slot_search *p)
     return ok;
 }
 
-/* The slot where a text is worth most, or NULL. */
-static struct slot_search *choose(struct specializer *s)
+static bool is_among(const struct slot *const *among, int n, const struct slot *slot)
+{
+    bool found = n == 0;
+    for (int i = 0; i < n && !found; i++)
+        found = among[i] == slot;
+    return found;
+}
+
+/* The slot where a text is worth most, of these `n` or, with 0, of all; or NULL. */
+static struct slot_search *choose(struct specializer *s, const struct slot *const *among, int n)
 {
     struct slot_search *best = NULL;
     double most = OBSERVE_LEAST;
@@ -57,8 +65,9 @@ static struct slot_search *choose(struct specializer *s)
         const struct template *t;
         struct point point;
         int measured = 0, dry = 0;
-        if (observe_worth(&s->observe, i, 0, 0) < most || !choosable(s, p) ||
-            !point_of(s, p, &f, &t, &point) || !agent_may(s->agent, p->slot->name, &measured, &dry))
+        if (!is_among(among, n, p->slot) || observe_worth(&s->observe, i, 0, 0) < most ||
+            !choosable(s, p) || !point_of(s, p, &f, &t, &point) ||
+            !agent_may(s->agent, p->slot->name, &measured, &dry))
             continue;
         double worth = observe_worth(&s->observe, i, measured, dry);
         if (worth >= most) {
@@ -69,20 +78,13 @@ static struct slot_search *choose(struct specializer *s)
     return best;
 }
 
-void agent_advance(struct specializer *s)
+/* The agent's next move in the slot, with all that it is told of it. */
+static void move_in(struct specializer *s, struct slot_search *p)
 {
-    if (!s->agent)
-        return;
-    agent_poll(s->agent);
-    if (atomic_exchange(&s->imported, false))
-        agent_adopt(s->agent);
-    if (!agent_idle(s->agent))
-        return;
-    struct slot_search *p = choose(s);
     struct facts f;
     const struct template *t;
     struct point point;
-    if (!p || !point_of(s, p, &f, &t, &point))
+    if (!point_of(s, p, &f, &t, &point))
         return;
     const struct observed *seen = &s->observe.slot[p->index];
     double m = observe_m(&s->observe, p->index), context = observe_context(&s->observe, p->index);
@@ -114,6 +116,19 @@ void agent_advance(struct specializer *s)
     agent_tell(s, p, &v, &told);
     agent_move(s->agent, &v);
     agent_told_free(&told);
+}
+
+bool agent_advance(struct specializer *s, const struct slot *const *among, int n)
+{
+    if (!s->agent)
+        return false;
+    agent_poll(s->agent);
+    if (atomic_exchange(&s->imported, false))
+        agent_adopt(s->agent);
+    struct slot_search *p = agent_idle(s->agent) ? choose(s, among, n) : NULL;
+    if (p)
+        move_in(s, p);
+    return !agent_idle(s->agent);
 }
 
 /* The candidate for a text, its body written where the compiler will find it; NULL, and the tree
@@ -164,10 +179,19 @@ struct slot_search *agent_waiting(struct specializer *s)
     if (!s->agent || !agent_ready(s->agent, &slot, &node, &n))
         return NULL;
     struct slot_search *p = slot_search_find(s, slot);
-    if (p && choosable(s, p) && slot_search_inputs(s, p))
+    if (p && choosable(s, p))
         return p;
     agent_forget(s->agent, node);
     return NULL;
+}
+
+void agent_postpone(struct specializer *s)
+{
+    const char *slot;
+    const struct agent_node *n;
+    int32_t node;
+    if (s->agent && agent_ready(s->agent, &slot, &node, &n))
+        agent_forget(s->agent, node);
 }
 
 static enum next texts_next(struct specializer *s, struct slot_search *p)

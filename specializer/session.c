@@ -10,6 +10,7 @@
 
 #include "config/clock.h"
 #include "specializer/admission/inputs.h"
+#include "specializer/agent_loop.h"
 #include "specializer/retrial.h"
 #include "specializer/setup.h"
 #include "specializer/specializer_private.h"
@@ -201,7 +202,9 @@ bool session_retrial_due(struct session *session, const struct slot *slot)
 int session_propose(struct session *session, const struct slot *slot, enum session_source source)
 {
     struct specializer *s = session->s;
-    const struct proposer *by = source == SESSION_RETRIALS ? &proposer_retrials : &proposer_points;
+    const struct proposer *by = source == SESSION_RETRIALS ? &proposer_retrials
+                                : source == SESSION_TEXTS  ? &proposer_texts
+                                                           : &proposer_points;
     return by->next(s, slot_search_of(session, slot)) == NEXT_BATCH ? s->batch.n : -1;
 }
 
@@ -235,6 +238,28 @@ bool session_promote(struct session *session, const struct slot *slot)
     if (p->promoted.c)
         promotion_try(session->s, p);
     return p->promoted.c != NULL;
+}
+
+bool session_write(struct session *session, const struct slot *const *slot, int n)
+{
+    specializer_observe_now(session->s); /* the steps that were just replayed for it */
+    return agent_advance(session->s, slot, n);
+}
+
+const struct slot *session_text(struct session *session)
+{
+    const struct slot_search *p = agent_waiting(session->s);
+    return p ? p->slot : NULL;
+}
+
+void session_text_later(struct session *session)
+{
+    agent_postpone(session->s);
+}
+
+void session_wait(struct session *session)
+{
+    specializer_wait(session->s, 0.02);
 }
 
 void session_upkeep(struct session *session)

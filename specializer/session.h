@@ -70,8 +70,9 @@ bool session_capture(struct session *session, const struct slot *slot);
 bool session_inputs(struct session *session, const struct slot *slot, bool make);
 
 enum session_source {
-    SESSION_POINTS,  /* new ones, by the strategy */
-    SESSION_RETRIALS /* kernels that lost whole steps beside other kernels (retrial.h) */
+    SESSION_POINTS,   /* new ones, by the strategy */
+    SESSION_RETRIALS, /* kernels that lost whole steps beside other kernels (retrial.h) */
+    SESSION_TEXTS     /* the text that waits for its trial, see session_write() */
 };
 /* Whether a kernel of the slot is to be tried again now. */
 bool session_retrial_due(struct session *session, const struct slot *slot);
@@ -86,6 +87,16 @@ void session_settle(struct session *session, const struct slot *slot);
 /* The promoted candidate through shadow and canary on live steps, and into the slot. True: nothing
  * was decided, and it waits for more of them. */
 bool session_promote(struct session *session, const struct slot *slot);
+/* Texts of a language model (specializer.agentic): reads a reply that came and puts the next
+ * question about that of the `n` slots where a text is worth most, by their steps so far. False:
+ * nothing is under way, because it is off, its limits are used up, or nothing is worth it. */
+bool session_write(struct session *session, const struct slot *const *slot, int n);
+/* The slot whose text waits for its trial, which session_propose() begins; NULL: none does. */
+const struct slot *session_text(struct session *session);
+/* The text that waits cannot be tried now, and not before some time has passed. */
+void session_text_later(struct session *session);
+/* Nothing is to be done but to wait for an answer: a moment passes. */
+void session_wait(struct session *session);
 /* Unloads what no step can use any more, reads what the adviser answered. */
 void session_upkeep(struct session *session);
 

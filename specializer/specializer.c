@@ -257,7 +257,11 @@ static bool promotion_advance(struct specializer *s)
 static bool text_advance(struct specializer *s)
 {
     struct slot_search *p = agent_waiting(s);
-    return p && proposer_texts.next(s, p) == NEXT_BATCH;
+    if (p && slot_search_inputs(s, p))
+        return proposer_texts.next(s, p) == NEXT_BATCH;
+    if (p)
+        agent_postpone(s);
+    return false;
 }
 
 static void search_step(struct specializer *s)
@@ -336,7 +340,7 @@ static void *specializer_thread(void *ctx)
             search_batch_forget(s);
         if (doing == DOING_SEARCH) {
             atomic_store(&s->doing, DOING_SEARCH);
-            agent_advance(s);
+            agent_advance(s, NULL, 0);
             search_step(s);
         } else if (doing != DOING_YIELD || !promotion_advance(s)) {
             nap(s, doing);

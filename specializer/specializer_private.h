@@ -121,6 +121,7 @@ void specializer_wait(struct specializer *s, double seconds);
 void specializer_upkeep(struct specializer *s);
 /* Reads the counters if it is time. */
 void specializer_observe(struct specializer *s);
+void specializer_observe_now(struct specializer *s);
 /* What an operator interrupted may begin again; not if the server stops. */
 void specializer_go_on(struct specializer *s);
 

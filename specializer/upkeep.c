@@ -23,8 +23,12 @@ static double seconds_since(int64_t ns)
 
 void specializer_observe(struct specializer *s)
 {
-    if (seconds_since(s->observed_ns) < OBSERVE_EVERY_S)
-        return;
+    if (seconds_since(s->observed_ns) >= OBSERVE_EVERY_S)
+        specializer_observe_now(s);
+}
+
+void specializer_observe_now(struct specializer *s)
+{
     s->observed_ns = clock_ns();
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->slot_searches; i++)

@@ -31,6 +31,7 @@ struct tuner {
     int slots;
     int64_t start_ns;
     double seconds;
+    bool writes; /* a language model may (specializer.agentic) */
 };
 
 static double left_s(const struct tuner *t)
@@ -66,7 +67,10 @@ static void say_batch(struct tuner *t, const struct slot *slot, double seconds, 
     struct session_slot now;
     session_look(t->session, slot, &now);
     printf("%4.0f s  %-14s %2d %s, %3d tried; ", seconds, slot->name, candidates,
-           source == SESSION_RETRIALS ? "retrial" : "candidates", now.tried);
+           source == SESSION_RETRIALS ? "retrial"
+           : source == SESSION_TEXTS  ? "text"
+                                      : "candidates",
+           now.tried);
     say_kernel(&now);
     if (now.kernel[0])
         printf(" %+.1f %%", 100 * now.gain);
@@ -207,7 +211,8 @@ static void hold_batch(struct tuner *t, const struct slot *slot, int candidates,
 static bool propose(struct tuner *t, const struct slot *slot, const struct session_slot *now,
                     enum session_source source)
 {
-    bool ready = !now->pinned && session_search(t->session, slot) &&
+    bool searched = session_search(t->session, slot) || source == SESSION_TEXTS;
+    bool ready = !now->pinned && searched &&
                  (session_inputs(t->session, slot, false) || take_inputs(t, slot));
     int candidates = ready ? session_propose(t->session, slot, source) : -1;
     if (candidates >= 0)
@@ -231,6 +236,23 @@ static bool one_turn(struct tuner *t, const struct slot *slot)
     return !now.exhausted && now.dry < DRY_MOST && propose(t, slot, &now, SESSION_POINTS);
 }
 
+/* The text that waits, through all stages; then the writer goes on. False: nothing is under way
+ * there. A question is about what steps were seen to take, so all slots have theirs first. */
+static bool texts_turn(struct tuner *t)
+{
+    const struct slot *ready = session_text(t->session);
+    struct session_slot now;
+    for (int i = 0; i < t->slots && t->writes; i++)
+        if (!session_inputs(t->session, t->slot[i], false))
+            take_inputs(t, t->slot[i]);
+    if (ready) {
+        session_look(t->session, ready, &now);
+        if (!propose(t, ready, &now, SESSION_TEXTS))
+            session_text_later(t->session);
+    }
+    return session_write(t->session, t->slot, t->slots);
+}
+
 /* Retrials come first once every slot has had its turn: they are of kernels that are known to be
  * fast by themselves, and the kernels beside them have changed most by then. */
 static void search(struct tuner *t)
@@ -242,6 +264,10 @@ static void search(struct tuner *t)
             some |= try_again(t, t->slot[i]);
         for (int i = 0; i < t->slots && !over(t); i++)
             some |= one_turn(t, t->slot[i]);
+        bool writing = !over(t) && texts_turn(t);
+        if (writing && !some)
+            session_wait(t->session);
+        some |= writing;
     }
 }
 
@@ -249,6 +275,7 @@ int tune_loop(struct tune_options *o, struct err *err)
 {
     struct tuner t = {.seconds = o->seconds > 0 ? o->seconds : SECONDS_MOST,
                       .start_ns = clock_ns(),
+                      .writes = strcmp(o->config.specializer_agentic, "on") == 0,
                       .session = session_open(&o->config, err)};
     if (!t.session)
         return -1;

@@ -108,7 +108,10 @@ class Model:
     def answer(self, body):
         system, user = (m["content"] for m in body["messages"])
         task = ("plan" if user.startswith("Plan one change") else
-                "code" if user.startswith("Carry out") else "debug")
+                "code" if user.startswith("Carry out") else
+                "debug" if user.startswith("The kernel below") else "advice")
+        if task == "advice":
+            return "no advice"
         with self.lock:
             self.asked.append({"task": task, "system": system, "user": user,
                                "temperature": body["temperature"], "model": body["model"]})

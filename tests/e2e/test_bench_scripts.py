@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import conftest
+from agentic import text
 
 pytestmark = pytest.mark.once
 
@@ -54,6 +55,28 @@ def test_gains_are_over_eager_of_the_same_process(tmp_path):
         assert row[2] == f"{steps['eager']:.0f}"
         assert row[3] == f"{steps['specialized']:.0f}, {steps['specialized'] / steps['eager']:.2f}x"
     assert any("mlp_in/m2" in line for line in found["tiny"]["search"]["slots"])
+
+
+def test_texts_go_on_where_the_search_with_advice_ended(tmp_path):
+    said, file, log = tmp_path / "said.jsonl", tmp_path / "out.json", tmp_path / "log"
+    seed = (conftest.ROOT / "specializer/prompts/seed_mlp_in.c").read_text().count("\n")
+    plan = {"version": 1, "label": "another text", "plan": "do it", "spans": [{"first": 1, "last": seed}]}
+    code = f"```c\n// [span 1]\n{text()}\n// [end 1]\n```"
+    lines = [{"region": "mlp_in/m1", "kind": "plan", "reply": json.dumps(plan)},
+             {"region": "mlp_in/m1", "kind": "code", "reply": code}]
+    said.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = run("bench-gains", "--models", "tiny", "--batch", "1", "--context", "64", "--arms", "alone",
+               "--seconds", "2", "--unseen", "--advice", f"replay:{tmp_path}/said.jsonl",
+               "--texts", f"replay:{tmp_path}/said.jsonl", "--text-slots", "mlp_in/m1",
+               "--text-seconds", "20", "--json", file, "--tune-log", log)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(file.read_text())["models"]["tiny"]
+    assert set(found) == {"alone", "advice", "texts"}, done.stderr
+    assert [line.split()[0] for line in found["texts"]["slots"] if "/m" in line] == ["mlp_in/m1"]
+    assert len(rows(done.stdout)[0]) == 6
+    parts = log.read_text().split("== random:tiny ")[1:]
+    assert len(parts) == 3 and all("--specializer-starts=false" in part for part in parts)
+    assert [part.count(" text, ") for part in parts] == [0, 0, 2], parts  # the seed, and the one said
 
 
 def test_a_search_that_would_not_end_in_time_is_left_out():

@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+from agentic import ALONE, FAST, Model, text
 from conftest import BINARY, MODEL, ROOT
 
 PATIENCE = 900  # beyond the --seconds that searches get
@@ -71,6 +72,37 @@ def test_a_slot_on_eager_says_why(tmp_path):
     untouched = [line for line in table.values() if line.endswith("  eager; not searched yet")]
     assert len(table) == 3 and untouched, rest
     assert max(len(line) for line in table.values()) < 160
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("strategy", ["agentic", "template"])
+def test_texts_of_a_language_model_are_tried_beside_points(tmp_path, strategy):
+    # A text that does not compile, its repair, and then nothing of use. The seed is measured first.
+    model = Model([text(start="int x = undefined_name;"), FAST])
+    command = [BINARY, "tune", "--model", MODEL, "--store", str(tmp_path / "store.db"), *ALONE,
+               "--slot", "mlp_in/m1", "--strategy", strategy, "--specializer-agentic", "on",
+               "--agentic-attempts", "6", "--adviser-url", model.url, "--adviser-calls-per-hour", "1000",
+               "--seconds", "600"]
+    lines = []
+    try:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                              text=True) as process:
+            for line in process.stdout:
+                lines.append(line)
+                if strategy == "template" and sum(" text, " in each for each in lines) == 2:
+                    process.send_signal(signal.SIGTERM)
+                    break
+            lines += process.stdout.readlines()  # alone, texts end the search when they are used up
+            assert process.wait(PATIENCE) == 0, lines
+    finally:
+        model.close()
+    assert [each["task"] for each in model.asked][:3] == ["plan", "code", "debug"], model.asked
+    assert "undefined_name" in model.asked[2]["user"]
+    texts = [line for line in lines if " text, " in line]
+    # The one that was repaired got as far as a timing; whether it was faster is the machine's to say.
+    assert len(texts) >= 2 and all("mlp_in/m1" in line for line in texts), lines
+    assert re.search(r"tried; (agent_)?mlp_in |tried; eager; (bench|canary): ", texts[1]), lines
+    assert any(" candidates, " in line for line in lines) == (strategy == "template"), lines
 
 
 def test_a_table_is_measured_and_goes_on_where_it_was(tmp_path):
