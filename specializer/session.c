@@ -11,6 +11,7 @@
 #include "config/clock.h"
 #include "specializer/admission/inputs.h"
 #include "specializer/agent_loop.h"
+#include "specializer/consult.h"
 #include "specializer/retrial.h"
 #include "specializer/setup.h"
 #include "specializer/specializer_private.h"
@@ -206,6 +207,11 @@ int session_propose(struct session *session, const struct slot *slot, enum sessi
                                 : source == SESSION_TEXTS  ? &proposer_texts
                                                            : &proposer_points;
     return by->next(s, slot_search_of(session, slot)) == NEXT_BATCH ? s->batch.n : -1;
+}
+
+void session_ask_ahead(struct session *session, const struct slot *slot)
+{
+    consult_ahead(session->s, slot_search_of(session, slot));
 }
 
 bool session_work(struct session *session)

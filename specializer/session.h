@@ -79,6 +79,9 @@ bool session_retrial_due(struct session *session, const struct slot *slot);
 /* Proposes candidates for a slot that has inputs; none may be under way. How many, which may be
  * none where the store refuses them; -1: the source has nothing (now). */
 int session_propose(struct session *session, const struct slot *slot, enum session_source source);
+/* Asks the adviser about a slot that is searched after the one whose batch begins, so that it can
+ * think meanwhile. */
+void session_ask_ahead(struct session *session, const struct slot *slot);
 /* Builds, probes and benches what was proposed, a little of it; waits for children a moment where
  * there is nothing else to do. False: all of it has been decided. */
 bool session_work(struct session *session);

@@ -207,6 +207,27 @@ static void hold_batch(struct tuner *t, const struct slot *slot, int candidates,
     say_batch(t, slot, t->seconds - left_s(t), candidates, source);
 }
 
+static bool has_turn(const struct session_slot *now)
+{
+    return !now->exhausted && now->dry < DRY_MOST;
+}
+
+/* The slot whose turn comes after this one's; NULL: no other has one. */
+static const struct slot *slot_after(struct tuner *t, const struct slot *slot)
+{
+    const struct slot *after = NULL;
+    int at = 0;
+    while (t->slot[at] != slot)
+        at++;
+    for (int i = 1; i < t->slots && !after; i++) {
+        struct session_slot now;
+        session_look(t->session, t->slot[(at + i) % t->slots], &now);
+        if (has_turn(&now))
+            after = t->slot[(at + i) % t->slots];
+    }
+    return after;
+}
+
 /* False: the source has nothing for the slot. */
 static bool propose(struct tuner *t, const struct slot *slot, const struct session_slot *now,
                     enum session_source source)
@@ -215,6 +236,9 @@ static bool propose(struct tuner *t, const struct slot *slot, const struct sessi
     bool ready = !now->pinned && searched &&
                  (session_inputs(t->session, slot, false) || take_inputs(t, slot));
     int candidates = ready ? session_propose(t->session, slot, source) : -1;
+    const struct slot *after = slot_after(t, slot);
+    if (candidates >= 0 && after)
+        session_ask_ahead(t->session, after);
     if (candidates >= 0)
         hold_batch(t, slot, candidates, source);
     return candidates >= 0;
@@ -233,7 +257,7 @@ static bool one_turn(struct tuner *t, const struct slot *slot)
 {
     struct session_slot now;
     session_look(t->session, slot, &now);
-    return !now.exhausted && now.dry < DRY_MOST && propose(t, slot, &now, SESSION_POINTS);
+    return has_turn(&now) && propose(t, slot, &now, SESSION_POINTS);
 }
 
 /* The text that waits, through all stages; then the writer goes on. False: nothing is under way

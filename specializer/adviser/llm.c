@@ -353,9 +353,10 @@ void llm_settle(struct llm *l, enum llm_user user, bool good, const char *verdic
         limits_release(&l->kernels, line->reserved);
         limits_spend(&l->kernels, now, w->calls, c.tokens_in + c.tokens_out);
     }
+    /* A recording that has nothing more to say is no endpoint that fails. */
     if (good)
         limits_good(&l->limits);
-    else
+    else if (w->fault != CALL_NO_RECORD)
         limits_bad(&l->limits, now, wish_s);
     clear_question(&line->question);
     free(line->answer.text);

@@ -205,7 +205,8 @@ bool agent_may(struct agent *a, const char *slot, int *measured, int *dry)
     tree_progress(t, measured, dry);
     if (has_ready(t) || (t->nodes == 0 && (a->llm || of->waiting)))
         return true;
-    return alive && t->nodes > 0 && tree_attempts(t) < a->config->agentic_attempts && can_pay(a);
+    return alive && !of->unanswered && t->nodes > 0 &&
+           tree_attempts(t) < a->config->agentic_attempts && can_pay(a);
 }
 
 void agent_move(struct agent *a, const struct agent_view *v)

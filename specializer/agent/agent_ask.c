@@ -195,6 +195,7 @@ void agent_poll(struct agent *a)
     if (!a->asked || !llm_over(a->llm, LLM_AGENT, &answer))
         return;
     enum agent_outcome outcome = OUTCOME_FAILED;
+    a->at->unanswered = answer->fault == CALL_NO_RECORD;
     if (answer->fault == CALL_OK)
         outcome = a->task == TASK_PLAN ? take_plan(a, answer->text, &err)
                                        : take_text(a, answer->text, &err);

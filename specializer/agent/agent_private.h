@@ -29,8 +29,9 @@ enum agent_outcome {
 struct slot_tree {
     char slot[40];
     struct agent_tree tree;
-    int32_t format; /* of its weights, once it was under work: agent_kin */
-    bool waiting;   /* imported texts are there, and no seed yet to hang them on */
+    int32_t format;  /* of its weights, once it was under work: agent_kin */
+    bool waiting;    /* imported texts are there, and no seed yet to hang them on */
+    bool unanswered; /* by a recording that has nothing more to say of the slot */
 };
 
 struct agent {

@@ -67,16 +67,17 @@ def test_texts_go_on_where_the_search_with_advice_ended(tmp_path):
     said.write_text("".join(json.dumps(line) + "\n" for line in lines))
     done = run("bench-gains", "--models", "tiny", "--batch", "1", "--context", "64", "--arms", "alone",
                "--seconds", "2", "--unseen", "--advice", f"replay:{tmp_path}/said.jsonl",
-               "--texts", f"replay:{tmp_path}/said.jsonl", "--text-slots", "mlp_in/m1",
-               "--text-seconds", "20", "--json", file, "--tune-log", log)
+               "--texts", f"replay:{tmp_path}/said.jsonl", "--text-seconds", "60",
+               "--text-slots", "mlp_in/m1,mlp_out/m1,attn_out/m1,attn_in/m1", "--json", file, "--tune-log", log)
     assert done.returncode == 0, done.stderr
     found = json.loads(file.read_text())["models"]["tiny"]
     assert set(found) == {"alone", "advice", "texts"}, done.stderr
-    assert [line.split()[0] for line in found["texts"]["slots"] if "/m" in line] == ["mlp_in/m1"]
+    assert sum("/m1" in line for line in found["texts"]["slots"]) == 4
     assert len(rows(done.stdout)[0]) == 6
     parts = log.read_text().split("== random:tiny ")[1:]
     assert len(parts) == 3 and all("--specializer-starts=false" in part for part in parts)
-    assert [part.count(" text, ") for part in parts] == [0, 0, 2], parts  # the seed, and the one said
+    # Each slot's seed, and the text that was said; of the other slots nothing was.
+    assert [part.count(" text, ") for part in parts] == [0, 0, 5], parts
 
 
 def test_a_search_that_would_not_end_in_time_is_left_out():

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`whet tune`: what it finds without a server, a server on the same store begins with."""
 
+import contextlib
 import json
 import re
 import signal
+import sqlite3
 import subprocess
 
 import pytest
@@ -103,6 +105,32 @@ def test_texts_of_a_language_model_are_tried_beside_points(tmp_path, strategy):
     assert len(texts) >= 2 and all("mlp_in/m1" in line for line in texts), lines
     assert re.search(r"tried; (agent_)?mlp_in |tried; eager; (bench|canary): ", texts[1]), lines
     assert any(" candidates, " in line for line in lines) == (strategy == "template"), lines
+
+
+@pytest.mark.timing
+def test_advice_is_there_when_the_first_batch_of_a_slot_begins(tmp_path):
+    # The third slot is asked about while the second is searched, when the first has taught something.
+    reply = {"version": 1, "regions": [{"region": "attn_out/m1", "label": "said ahead", "priority": [],
+                                        "hints": {}, "risks": []}]}
+    (tmp_path / "said.jsonl").write_text(json.dumps({"region": "attn_out/m1", "reply": json.dumps(reply)}))
+    store = tmp_path / "store.db"
+    command = [BINARY, "tune", "--model", MODEL, "--store", str(store), "--specializer-starts=false",
+               "--slot", "mlp_in/m1", "--slot", "mlp_out/m1", "--slot", "attn_out/m1", "--seconds", "600",
+               "--adviser-url", f"replay:{tmp_path}/said.jsonl"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                          text=True) as process:
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.split()[2:3] == ["attn_out/m1"]:
+                process.send_signal(signal.SIGTERM)
+                break
+        lines += process.stdout.readlines()
+        assert process.wait(PATIENCE) == 0, lines
+    with contextlib.closing(sqlite3.connect(store)) as db:
+        why = [row[0] for row in db.execute("SELECT text FROM trace WHERE slot = 'attn_out/m1' AND "
+                                            "event = 'proposed' ORDER BY id")]
+    assert why and why[0] == "said ahead", (why, lines)
 
 
 def test_a_table_is_measured_and_goes_on_where_it_was(tmp_path):
