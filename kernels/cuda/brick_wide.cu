@@ -19,11 +19,12 @@
  *
  * With E4M3 nothing is made of the codes of F8, which are what an operand of e4m3 holds, in its
  * order but for the two middle columns of each four: so activations, which become e4m3 with a scale
- * for 128 columns of a token in the launch before, lie in that order. A step is those 128 columns,
- * and products have twice the rate. Their sums keep fewer bits than a float and lack all scales, so
- * after each step they are added to the real ones. For 64 rows in which some 128 columns have more
- * than one scale (in no checkpoint of today, but blocks of 32 may have them) that is done after
- * each 32; which rows those are is what is repacked.
+ * for 128 columns of a token, or for the token, in the launch before, lie in that order. A step is
+ * 128 columns, and products have twice the rate. Their sums keep fewer bits than a float and lack
+ * all scales, so after each step they are added to the real ones (1, 2), or before the next they
+ * become multiples of its scales (3). For 64 rows in which some 128 columns have more than one
+ * scale (in no checkpoint of today, but blocks of 32 may have them) that is done after each 32;
+ * which rows those are is what is repacked.
  *
  * Invariant: that of mma.cu. Nothing is written for tokens at or beyond counts->m.
  */
@@ -48,7 +49,7 @@
 
 #if E4M3
 #define PACKED_BYTES (ROWS_ALL / 64 * 4)
-#define PACKED_LAYOUT "uniform128"
+#define PACKED_LAYOUT "even128"
 #else
 #define PACKED_BYTES 0
 #define PACKED_LAYOUT ""
@@ -107,14 +108,20 @@ __device__ __forceinline__ void produce(const struct region_args &a, struct memo
 {
     struct pipe_state t = {0, 0};
     bool first = true;
-    for (int unit = u.first; unit < u.all; unit += u.step) {
+    int parity = 0;
+    for (int unit = u.first; unit < u.all; unit += u.step, parity ^= 1) {
         struct place at = place_of(u, unit, rank);
         for (int k = first_step(at.part); k < first_step(at.part + 1); k++) {
+            bool scales = BY_TOKEN && k == first_step(at.part);
             if (k % BRICK_STEPS == 0 && !first)
                 ask_bricks(a, s, u, rank, n);
             first = false;
             barrier_wait(&s.empty[t.stage], t.parity ^ 1);
-            barrier_expect(&s.full[t.stage], TOKENS_BYTES);
+            barrier_expect(&s.full[t.stage], TOKENS_BYTES + (scales ? TOKENS * 4 : 0));
+#if BY_TOKEN
+            if (scales)
+                ask_scales(a, s, at, parity, t.stage);
+#endif
             ask_tokens(a, s, at, rank, t.stage, k);
             advance(t);
         }
@@ -296,7 +303,20 @@ __device__ __forceinline__ void multiply(const struct region_args &, struct memo
 /* ---- packing ------------------------------------------------------------------------------- */
 
 #if E4M3
-/* For each 64 rows, whether all of their 128 columns have one scale a row. */
+/* Whether the codes of row `row` of a brick in 128 columns, the second if `part`, are all zero. */
+__device__ __forceinline__ bool has_no_codes(const char *brick, int row, int part)
+{
+    unsigned any = 0;
+    for (int i = 0; i < 16; i++) { /* strips times lanes of the row; two words each */
+        const char *lane = brick + (part * 4 + i / 4) * 512 + (row % 8 * 4 + i % 4) * 16;
+        uint2 two = *(const uint2 *)(lane + row / 8 * 8);
+        any |= (two.x | two.y) & 0x7f7f7f7fu;
+    }
+    return any == 0;
+}
+
+/* For each 64 rows, whether all of their 128 columns have one scale a row, and where it is nothing
+ * no codes either. */
 extern "C" __global__ void whet_pack(struct cuda_pack_args a)
 {
     int across = a.cols / 128;
@@ -304,11 +324,12 @@ extern "C" __global__ void whet_pack(struct cuda_pack_args a)
         bool same = true;
         for (int i = threadIdx.x; i < 64 * across; i += blockDim.x) {
             int row = i % 64, part = i / 64;
-            size_t brick = (size_t)(tile * 4 + row / 16) * (across / 2) + part / 2;
-            const char *scales = (const char *)a.src + brick * brick_bytes(WTYPE) +
-                                 brick_low(WTYPE) + part % 2 * 256;
+            size_t at = (size_t)(tile * 4 + row / 16) * (across / 2) + part / 2;
+            const char *brick = (const char *)a.src + at * brick_bytes(WTYPE);
+            const char *scales = brick + brick_low(WTYPE) + part % 2 * 256;
             float4 d = ((const float4 *)scales)[row % 16];
             same &= d.x == d.w && d.y == d.w && d.z == d.w;
+            same &= !is_nothing(d.x) || has_no_codes(brick, row % 16, part % 2);
         }
         same = __syncthreads_and(same);
         if (threadIdx.x == 0)

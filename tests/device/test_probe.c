@@ -232,20 +232,21 @@ static void add(struct jobs *jobs, const struct template *t, int32_t m, const st
     jobs->job[jobs->n++] = &j->c;
 }
 
-/* Points with activations in e4m3: the start and two by chance. */
+/* Points with activations in e4m3: the start, and one by chance of each way. */
 static void add_e4m3(struct jobs *jobs, const struct template *t, int32_t m, struct facts f,
                      uint32_t *seed)
 {
-    enum { TRIES = 200, WANTED = 2 };
-    int k = template_role(t, ROLE_OPERANDS), found = 0;
+    enum { TRIES = 400 };
+    int k = template_role(t, ROLE_OPERANDS);
+    uint32_t found = 0;
     struct point p;
     f.POLICY_REDUCED = f.POLICY_FP8 = 1;
     if (k >= 0 && template_start(t, &f, &p) && !template_illegal(t, &p, &f))
         add(jobs, t, m, &f, &p, false);
-    for (int i = 0; k >= 0 && i < TRIES && found < WANTED; i++)
-        if (cuda_point_random(t, &f, seed, &p) && p.value[k]) {
+    for (int i = 0; k >= 0 && i < TRIES; i++)
+        if (cuda_point_random(t, &f, seed, &p) && p.value[k] && !(found >> p.value[k] & 1)) {
             add(jobs, t, m, &f, &p, true);
-            found++;
+            found |= 1u << p.value[k];
         }
 }
 

@@ -115,13 +115,16 @@ __device__ __forceinline__ unsigned long long by_column(unsigned at, int apart)
         "+f"(c[i + 6]), "+f"(c[i + 7])
 #define WGMMA_16(c, i) WGMMA_8(c, i), WGMMA_8(c, i + 8)
 #define WGMMA_32(c, i) WGMMA_16(c, i), WGMMA_16(c, i + 16)
+#define WGMMA_24(c, i) WGMMA_16(c, i), WGMMA_8(c, i + 16)
+#define WGMMA_40(c, i) WGMMA_32(c, i), WGMMA_8(c, i + 32)
+#define WGMMA_56(c, i) WGMMA_32(c, i), WGMMA_24(c, i + 32)
 #define WGMMA_LIST_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-#define WGMMA_LIST_32 \
-    WGMMA_LIST_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define WGMMA_LIST_48 \
-    WGMMA_LIST_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
-#define WGMMA_LIST_64 \
-    WGMMA_LIST_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define WGMMA_LIST_24 WGMMA_LIST_16 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define WGMMA_LIST_32 WGMMA_LIST_24 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define WGMMA_LIST_40 WGMMA_LIST_32 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define WGMMA_LIST_48 WGMMA_LIST_40 ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define WGMMA_LIST_56 WGMMA_LIST_48 ",%48,%49,%50,%51,%52,%53,%54,%55"
+#define WGMMA_LIST_64 WGMMA_LIST_56 ",%56,%57,%58,%59,%60,%61,%62,%63"
 #define WGMMA_LIST_80 \
     WGMMA_LIST_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 #define WGMMA_LIST_96 \
@@ -192,14 +195,17 @@ WGMMA_FROM(128, "256", "128", "129", "130", "131", "132", "133", WGMMA_TO_128)
                      "wgmma.mma_async.sync.aligned.m64n" n "k32.f32.e4m3.e4m3 "             \
                      "{" WGMMA_LIST_##half "}, {%" d ",%" e ",%" f ",%" g "}, %" h          \
                                            ", adds, 1, 1;\n}"                               \
-                     : WGMMA_32(c, 0) outputs                                               \
+                     : outputs                                                              \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)adds)); \
     }
-WGMMA_E4M3(32, "64", "32", "33", "34", "35", "36", "37", )
-WGMMA_E4M3(48, "96", "48", "49", "50", "51", "52", "53", WGMMA_TO_48)
-WGMMA_E4M3(64, "128", "64", "65", "66", "67", "68", "69", WGMMA_TO_64)
-WGMMA_E4M3(80, "160", "80", "81", "82", "83", "84", "85", WGMMA_TO_80)
-WGMMA_E4M3(96, "192", "96", "97", "98", "99", "100", "101", WGMMA_TO_96)
+WGMMA_E4M3(16, "32", "16", "17", "18", "19", "20", "21", WGMMA_16(c, 0))
+WGMMA_E4M3(24, "48", "24", "25", "26", "27", "28", "29", WGMMA_24(c, 0))
+WGMMA_E4M3(32, "64", "32", "33", "34", "35", "36", "37", WGMMA_32(c, 0))
+WGMMA_E4M3(40, "80", "40", "41", "42", "43", "44", "45", WGMMA_40(c, 0))
+WGMMA_E4M3(48, "96", "48", "49", "50", "51", "52", "53", WGMMA_32(c, 0) WGMMA_TO_48)
+WGMMA_E4M3(56, "112", "56", "57", "58", "59", "60", "61", WGMMA_56(c, 0))
+WGMMA_E4M3(64, "128", "64", "65", "66", "67", "68", "69", WGMMA_32(c, 0) WGMMA_TO_64)
+WGMMA_E4M3(80, "160", "80", "81", "82", "83", "84", "85", WGMMA_32(c, 0) WGMMA_TO_80)
 
 /* c[64, 2 N] += a[64, 16] b[16, 2 N], a in registers (as mma.m16n8k16 wants it), b by columns. */
 __device__ __forceinline__ void wgmma_columns(float (&c)[32], const unsigned (&a)[4],

@@ -12,6 +12,54 @@
 #ifndef WHET_KERNELS_CUDA_LIB_WIDE_E4M3_CUH
 #define WHET_KERNELS_CUDA_LIB_WIDE_E4M3_CUH
 
+/* The scales of strip `strip` for rows g and g + 8 of a warp's brick. */
+__device__ __forceinline__ void take_scale(const char *data, int strip, float (&by)[2])
+{
+    const float *scales = (const float *)(data + brick_low(WTYPE) + strip / 4 * 256) + strip % 4;
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        by[h] = scales[(threadIdx.x % 32 / 4 + 8 * h) * 4];
+}
+
+/* Adds products of groups of eight tokens, the first of which is group `first`, of the activations
+ * of stage `stage`; `by`: the weights' scales for rows g and g + 8. */
+template <int N>
+__device__ __forceinline__ void add_scaled(const struct memory &s, int stage, int first,
+                                           const float (&p)[N], const float (&by)[2], sums &c)
+{
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+        float *sum = &c[0][(first + i) * 4];
+#if BY_COLUMNS
+        float2 two = ((const float2 *)s.token_scale[stage])[(first + i) * 4 + threadIdx.x % 4];
+#else
+        float2 two = make_float2(1, 1);
+#endif
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            sum[j] = fmaf(p[i * 4 + j] * (j % 2 ? two.y : two.x), by[j / 2], sum[j]);
+    }
+}
+
+#if BY_TOKEN
+/* The sums of a tile, times its tokens' scales. */
+__device__ __forceinline__ void scale_tokens(const struct memory &s, int parity, sums &c)
+{
+    const float2 *token = (const float2 *)s.token_scale[parity] + threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < EIGHTS; i++) {
+        float2 two = token[i * 4];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            c[0][i * 4 + j] *= j % 2 ? two.y : two.x;
+    }
+}
+#endif
+
+#if IN_HALVES
+#include "cuda/lib/wide_halves.cuh"
+#else
+
 /* Codes are loaded while products are under way where there are registers left to hold them. */
 enum { AHEAD = TOKENS <= 128 };
 
@@ -25,15 +73,6 @@ struct pending {
     bool last; /* of this stage */
     float by[2];
 };
-
-/* The scales of strip `strip` for rows g and g + 8 of a warp's brick. */
-__device__ __forceinline__ void take_scale(const char *data, int strip, float (&by)[2])
-{
-    const float *scales = (const float *)(data + brick_low(WTYPE) + strip / 4 * 256) + strip % 4;
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-        by[h] = scales[(threadIdx.x % 32 / 4 + 8 * h) * 4];
-}
 
 /* A lane's codes of columns 128 `step` and on. */
 __device__ __forceinline__ void take_codes(const char *data, int step, uint4 (&v)[4])
@@ -58,20 +97,6 @@ __device__ __forceinline__ void put_operands(const uint4 (&v)[4], int only, oper
     }
 }
 
-__device__ __forceinline__ void add_scaled(const struct memory &s, int stage, const products &p,
-                                           const float (&by)[2], sums &c)
-{
-    const float2 *token = (const float2 *)s.token_scale[stage] + threadIdx.x % 4;
-#pragma unroll
-    for (int i = 0; i < EIGHTS; i++) {
-        float2 two = token[i * 4];
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            c[0][i * 4 + j] =
-                fmaf(p[i * 4 + j] * (j % 2 ? two.y : two.x), by[j / 2], c[0][i * 4 + j]);
-    }
-}
-
 /* Ends the products under way and adds them. */
 __device__ __forceinline__ void add_pending(struct memory &s, int part, const struct pending &u,
                                             products &p, sums &c)
@@ -80,7 +105,7 @@ __device__ __forceinline__ void add_pending(struct memory &s, int part, const st
     settle(p);
     if (u.stage < 0)
         return;
-    add_scaled(s, u.stage, p, u.by, c);
+    add_scaled(s, u.stage, 0, p, u.by, c);
     __syncwarp(); /* all lanes have their scales */
     if (u.last)
         give_back(s, u.stage, part);
@@ -153,5 +178,7 @@ __device__ __forceinline__ void multiply(const struct region_args &a, struct mem
     add_pending(s, at.part, u, p, c);
     hold(w);
 }
+
+#endif
 
 #endif

@@ -21,6 +21,11 @@
 
 #define QK (AT_ATTN_IN && HAS_QK_NORM)
 #define PREPARES (HAS_NORM || E4M3) /* a launch makes the rows that the product reads */
+/* Activations in e4m3 have a scale for each 128 columns of a token, or one for a token; the tokens
+ * of a tile are multiplied together, or in halves by turns. */
+#define BY_COLUMNS (E4M3 == 1)
+#define BY_TOKEN (E4M3 > 1)
+#define IN_HALVES (E4M3 > 2)
 #if PREPARES
 #define PRODUCT_ENTRY whet_kernel_1
 #else
@@ -38,9 +43,10 @@ enum {
     BOX = TOKENS / CLUSTER,                   /* tokens that a block asks for */
     THREADS = (1 + GROUPS) * 128,
     /* E4M3: bytes of the codes that the launch before leaves, and how many tokens there are scales
-     * of for each 128 columns behind them. */
+     * of behind them: SCALED times, for each 128 columns or for all. */
     CODES = M_MAX * K,
     SCALES = (M_MAX + TOKENS - 1) / TOKENS * TOKENS,
+    SCALED = BY_TOKEN ? 1 : K / 128,
     EIGHTS = TOKENS / 8, /* groups of tokens, dealt to the blocks that share K */
     OWN = (EIGHTS + SPLIT - 1) / SPLIT,
     UNITS = ROWS_ALL / FEATURES / CLUSTER * ((M_MAX + TOKENS - 1) / TOKENS),
@@ -65,7 +71,7 @@ struct memory {
     char stage[STAGES][TOKENS * 128];
     char bricks[RING][FEATURES / BRICK_ROWS * brick_bytes(WTYPE)];
 #if E4M3
-    float token_scale[STAGES][TOKENS];
+    float token_scale[BY_TOKEN ? 2 : STAGES][TOKENS]; /* of a tile and the next, or of steps */
 #endif
     barrier here[RING], taken[RING]; /* of bricks; full and empty are of stages */
 #else

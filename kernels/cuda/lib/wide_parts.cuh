@@ -54,6 +54,12 @@ __device__ __forceinline__ void take_row(const struct region_args &a, int t, row
 #endif
 
 #if E4M3
+/* Whether weights with this scale count as zero. */
+__device__ __forceinline__ bool is_nothing(float scale)
+{
+    return fabsf(scale) < 1e-30f;
+}
+
 /* Two floats to a pair of e4m3, `low` in the lower byte; to nearest even, at most 448. */
 __device__ __forceinline__ unsigned pack_e4m3(float low, float high)
 {
@@ -64,24 +70,47 @@ __device__ __forceinline__ unsigned pack_e4m3(float low, float high)
     return r;
 }
 
-/* As e4m3, of each 128 columns, which are a warp's, the largest becoming 448; columns of four in
- * the order in which a brick has them: 0, 2, 1, 3. */
+/* The largest of a warp's columns. */
+__device__ __forceinline__ float most_of(float4 v)
+{
+    float most = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+    for (int o = 16; o > 0; o >>= 1)
+        most = fmaxf(most, __shfl_xor_sync(WARP_ALL, most, o));
+    return most;
+}
+
+/* And of the whole row. */
+__device__ __forceinline__ float most_of_row(const row_part &v)
+{
+    __shared__ float warps[NORM_THREADS / 32];
+    float most = 0;
+#pragma unroll
+    for (int k = 0; k < EACH; k++)
+        most = fmaxf(most, most_of(v[k]));
+    if (threadIdx.x % 32 == 0)
+        warps[threadIdx.x / 32] = most;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < NORM_THREADS / 32; i++)
+        most = fmaxf(most, warps[i]);
+    return most;
+}
+
+/* As e4m3, of each 128 columns, which are a warp's, or of all the largest becoming 448; columns of
+ * four in the order in which a brick has them: 0, 2, 1, 3. */
 __device__ __forceinline__ void put_row(const struct region_args &a, int t, const row_part &v)
 {
     char *codes = (char *)a.work.work;
-    float *scales = (float *)(codes + CODES);
+    float *scales = (float *)(codes + CODES), row = BY_TOKEN ? most_of_row(v) : 0;
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
         int i = threadIdx.x + k * NORM_THREADS;
-        float most =
-            fmaxf(fmaxf(fabsf(v[k].x), fabsf(v[k].y)), fmaxf(fabsf(v[k].z), fabsf(v[k].w)));
-        for (int o = 16; o > 0; o >>= 1)
-            most = fmaxf(most, __shfl_xor_sync(WARP_ALL, most, o));
+        float most = BY_TOKEN ? row : most_of(v[k]);
         float by = most > 1e-30f ? 448 / most : 0;
         if (i < K / 4)
             ((unsigned *)codes)[(size_t)t * (K / 4) + i] =
                 pack_e4m3(v[k].x * by, v[k].z * by) | pack_e4m3(v[k].y * by, v[k].w * by) << 16;
-        if (i < K / 4 && i % 32 == 0)
+        if (i < K / 4 && i % 32 == 0 && i / 32 < SCALED)
             scales[(size_t)(i / 32) * SCALES + t] = most / 448;
     }
 }
@@ -151,14 +180,14 @@ template <int N = STAGES> __device__ __forceinline__ void advance(struct pipe_st
 /* ---- activations ---------------------------------------------------------------------------- */
 
 /* Bytes that come into a stage for its activations. */
-enum { TOKENS_BYTES = TOKENS * (128 + 4 * E4M3) };
+enum { TOKENS_BYTES = TOKENS * (128 + 4 * BY_COLUMNS) };
 
 /* This block's part of the activations, to all blocks that multiply them; scales to itself. */
 __device__ __forceinline__ void ask_tokens(const struct region_args &a, struct memory &s,
                                            const struct place &at, int rank, int stage, int step)
 {
     int part = rank % CLUSTER * BOX;
-#if E4M3
+#if BY_COLUMNS
     copy_bulk<false>(s.token_scale[stage],
                      (const float *)((const char *)a.work.work + CODES) + step * SCALES + at.token,
                      TOKENS * 4, &s.full[stage]);
@@ -167,6 +196,18 @@ __device__ __forceinline__ void ask_tokens(const struct region_args &a, struct m
                             at.token + part, &s.full[stage],
                             (unsigned short)(((1 << CLUSTER) - 1) << at.part * CLUSTER));
 }
+
+#if BY_TOKEN
+/* The scales of a tile's tokens, which come with its first step. There are two places for them: the
+ * producer is not two tiles ahead, since a tile has at least as many steps as there are stages. */
+__device__ __forceinline__ void ask_scales(const struct region_args &a, struct memory &s,
+                                           const struct place &at, int parity, int stage)
+{
+    copy_bulk<false>(s.token_scale[parity],
+                     (const float *)((const char *)a.work.work + CODES) + at.token, TOKENS * 4,
+                     &s.full[stage]);
+}
+#endif
 
 __device__ __forceinline__ void give_back(struct memory &s, int stage, int part)
 {

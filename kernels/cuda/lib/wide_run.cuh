@@ -26,6 +26,9 @@ __device__ __forceinline__ void consume(const struct region_args &a, struct memo
         sums c;
         take_tokens(a, s, at, m, parity);
         multiply(a, s, at, group, t, c);
+#if BY_TOKEN
+        scale_tokens(s, parity, c);
+#endif
         if (TRIGGER == 1 && unit + u.step >= u.all)
             release_next();
 #if SPLIT > 1
@@ -103,7 +106,7 @@ extern "C" __device__ const struct cuda_kernel_info whet_info = {
     0,
     1 + PREPARES,
     0,
-    E4M3       ? (int64_t)CODES + SCALES *(K / 128 * 4)
+    E4M3       ? (int64_t)CODES + SCALES *(SCALED * 4)
     : HAS_NORM ? (int64_t)M_MAX *K * 2
                : 0,
     PACKED_BYTES,

@@ -129,13 +129,13 @@ static void activations_in_e4m3_are_for_f8_under_fp8(void **unused)
             for (int32_t id = 0; id < n; id++) {
                 struct point p;
                 space_point(s, id, &p);
-                bool e4m3 = p.value[k] == 1;
+                bool e4m3 = p.value[k] != 0;
                 assert_int_equal(t->precision(&p, &f), e4m3 ? PRECISION_E4M3 : PRECISION_F32);
                 with += e4m3;
             }
             assert_true(may ? with >= 50 && with < n : with == 0);
             assert_true(template_start(t, &f, &start) && !template_illegal(t, &start, &f));
-            assert_int_equal(start.value[k], may);
+            assert_int_equal(start.value[k] != 0, may);
             space_close(s);
         }
 }
