@@ -25,6 +25,11 @@ void *capture_copy(const void *from, int64_t count, size_t size)
     return p;
 }
 
+int32_t capture_spans(const struct step *s, int32_t m)
+{
+    return s->spans < m ? s->spans : m;
+}
+
 /* Gives `page` the next number of the compact pool unless it has one. */
 static int32_t renumber(int32_t *number, int32_t page, int32_t *pages)
 {

@@ -13,6 +13,9 @@
 
 /* `count` items of `size` bytes, malloc'ed. */
 void *capture_copy(const void *from, int64_t count, size_t size);
+/* The step's sequences in a capture of `m` rows. The head's rows are those that need logits, of
+ * which a step may have fewer than sequences, as where prompts are read beside decodes. */
+int32_t capture_spans(const struct step *s, int32_t m);
 /* c->position and c->kv_at of the step's tokens. */
 void capture_kv_at(struct capture *c, const struct step *s, int32_t *number);
 /* c->span and c->page_table of the step's sequences. */

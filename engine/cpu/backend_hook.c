@@ -43,8 +43,11 @@ static void capture(const struct backend *b, struct capture *c, enum region r, i
 {
     int64_t hidden = b->model->shape.hidden, m = bind_m(a, r);
     int32_t *number = xcalloc((size_t)b->options.kv_pages, sizeof *number);
-    *c = (struct capture){
-        .region = r, .layer = layer, .m = (int32_t)m, .spans = s->spans, .context = s->context};
+    *c = (struct capture){.region = r,
+                          .layer = layer,
+                          .m = (int32_t)m,
+                          .spans = capture_spans(s, (int32_t)m),
+                          .context = s->context};
     switch (r) {
     case REGION_ATTN_IN:
         c->x = capture_copy(a->attn_in.x, m * hidden, sizeof(float));

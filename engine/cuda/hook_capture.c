@@ -131,7 +131,7 @@ static int capture_wide(struct walk *w, struct capture *c, enum region r, int32_
                           .layer = layer,
                           .m = NARROW,
                           .step_m = part.m,
-                          .spans = part.spans < NARROW ? part.spans : NARROW,
+                          .spans = capture_spans(&part, NARROW),
                           .context = part.context};
     part.m = NARROW;
     part.position += first;
@@ -160,7 +160,7 @@ static int capture(struct walk *w, struct capture *c, enum region r, int32_t lay
     *c = (struct capture){.region = r,
                           .layer = layer,
                           .m = region_m(r, s->m, s->rows),
-                          .spans = s->spans,
+                          .spans = capture_spans(s, region_m(r, s->m, s->rows)),
                           .context = s->context};
     int rc = 0;
     if (r == REGION_ATTN_IN || r == REGION_MLP_IN || r == REGION_ATTN_OUT || r == REGION_MLP_OUT)

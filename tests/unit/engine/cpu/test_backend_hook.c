@@ -93,6 +93,28 @@ static void captured_inputs_replay_as_a_case(void **state)
     }
 }
 
+static void a_capture_of_the_head_has_no_more_sequences_than_rows(void **state)
+{
+    (void)state;
+    struct built b;
+    struct err e = {0};
+    struct capture c = {0};
+    struct hook t = {.kind = HOOK_CAPTURE,
+                     .every = 1,
+                     .left = 1,
+                     .capture = &c,
+                     .slot = dispatch_slot(table, REGION_HEAD, 1, 17)};
+    build(&b, (struct feed[]){{text_b, 0, 5, {10, 12, 13}}, {text_a, 0, 17, {7, 0, 11}}}, 2);
+    b.step.rows = 1; /* the second is not read to its end yet */
+    assert_int_equal(backend_cpu.hook(cpu, &t), 0);
+    assert_int_equal(backend_cpu.step(cpu, &b.step, NULL, &e), 0);
+    backend_cpu.hook(cpu, NULL);
+    assert_int_equal(t.left, 0);
+    assert_int_equal(c.m, 1);
+    assert_int_equal(c.spans, 1); /* more are a damaged capture to whoever reads its file */
+    capture_free(&c);
+}
+
 static void an_observed_eager_kernel_differs_in_no_bit(void **state)
 {
     (void)state;
@@ -526,6 +548,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(captured_inputs_replay_as_a_case),
+        cmocka_unit_test(a_capture_of_the_head_has_no_more_sequences_than_rows),
         cmocka_unit_test(an_observed_eager_kernel_differs_in_no_bit),
         cmocka_unit_test(a_compared_wrong_kernel_is_seen_and_changes_nothing),
         cmocka_unit_test(a_served_kernel_that_makes_nan_is_seen_beside_eager),
