@@ -548,7 +548,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(captured_inputs_replay_as_a_case),
-        cmocka_unit_test(a_capture_of_the_head_has_no_more_sequences_than_rows),
         cmocka_unit_test(an_observed_eager_kernel_differs_in_no_bit),
         cmocka_unit_test(a_compared_wrong_kernel_is_seen_and_changes_nothing),
         cmocka_unit_test(a_served_kernel_that_makes_nan_is_seen_beside_eager),
@@ -559,6 +558,7 @@ int main(void)
         cmocka_unit_test(a_layout_of_another_size_is_not_shared),
         cmocka_unit_test(loading_says_what_is_wrong),
         cmocka_unit_test(packed_weights_are_limited_and_given_back),
+        cmocka_unit_test(a_capture_of_the_head_has_no_more_sequences_than_rows),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
