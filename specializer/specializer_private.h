@@ -119,7 +119,7 @@ void specializer_wait(struct specializer *s, double seconds);
 
 /* What is done every time around. */
 void specializer_upkeep(struct specializer *s);
-/* Reads the counters if it is time. */
+/* Reads the counters if it is time, or now. */
 void specializer_observe(struct specializer *s);
 void specializer_observe_now(struct specializer *s);
 /* What an operator interrupted may begin again; not if the server stops. */
