@@ -217,7 +217,7 @@ static const struct slot *slot_after(struct tuner *t, const struct slot *slot)
 {
     const struct slot *after = NULL;
     int at = 0;
-    while (t->slot[at] != slot)
+    while (at < t->slots && t->slot[at] != slot)
         at++;
     for (int i = 1; i < t->slots && !after; i++) {
         struct session_slot now;
@@ -236,8 +236,9 @@ static bool propose(struct tuner *t, const struct slot *slot, const struct sessi
     bool ready = !now->pinned && searched &&
                  (session_inputs(t->session, slot, false) || take_inputs(t, slot));
     int candidates = ready ? session_propose(t->session, slot, source) : -1;
-    const struct slot *after = slot_after(t, slot);
-    if (candidates >= 0 && after)
+    bool goes_on = candidates >= 0 && source == SESSION_POINTS;
+    const struct slot *after = goes_on ? slot_after(t, slot) : NULL;
+    if (after)
         session_ask_ahead(t->session, after);
     if (candidates >= 0)
         hold_batch(t, slot, candidates, source);
@@ -264,9 +265,11 @@ static bool one_turn(struct tuner *t, const struct slot *slot)
  * there. A question is about what steps were seen to take, so all slots have theirs first. */
 static bool texts_turn(struct tuner *t)
 {
+    if (!t->writes)
+        return false;
     const struct slot *ready = session_text(t->session);
     struct session_slot now;
-    for (int i = 0; i < t->slots && t->writes; i++)
+    for (int i = 0; i < t->slots; i++)
         if (!session_inputs(t->session, t->slot[i], false))
             take_inputs(t, t->slot[i]);
     if (ready) {
