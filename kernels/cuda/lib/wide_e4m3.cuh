@@ -21,17 +21,17 @@ __device__ __forceinline__ void take_scale(const char *data, int strip, float (&
         by[h] = scales[(threadIdx.x % 32 / 4 + 8 * h) * 4];
 }
 
-/* Adds products of groups of eight tokens, the first of which is group `first`, of the activations
- * of stage `stage`; `by`: the weights' scales for rows g and g + 8. */
-template <int N>
-__device__ __forceinline__ void add_scaled(const struct memory &s, int stage, int first,
-                                           const float (&p)[N], const float (&by)[2], sums &c)
+/* Adds products of the activations of stage `stage`; `by`: the weights' scales for rows g and
+ * g + 8. */
+__device__ __forceinline__ void add_scaled(const struct memory &s, int stage,
+                                           const float (&p)[EIGHTS * 4], const float (&by)[2],
+                                           sums &c)
 {
 #pragma unroll
-    for (int i = 0; i < N / 4; i++) {
-        float *sum = &c[0][(first + i) * 4];
+    for (int i = 0; i < EIGHTS; i++) {
+        float *sum = &c[0][i * 4];
 #if BY_COLUMNS
-        float2 two = ((const float2 *)s.token_scale[stage])[(first + i) * 4 + threadIdx.x % 4];
+        float2 two = ((const float2 *)s.token_scale[stage])[i * 4 + threadIdx.x % 4];
 #else
         float2 two = make_float2(1, 1);
 #endif
@@ -105,7 +105,7 @@ __device__ __forceinline__ void add_pending(struct memory &s, int part, const st
     settle(p);
     if (u.stage < 0)
         return;
-    add_scaled(s, u.stage, 0, p, u.by, c);
+    add_scaled(s, u.stage, p, u.by, c);
     __syncwarp(); /* all lanes have their scales */
     if (u.last)
         give_back(s, u.stage, part);
