@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -246,6 +247,20 @@ char *safe_folder_temporary(const char *prefix, struct err *err)
     err_set(err, "no temporary folder %.200s: %s", path, strerror(errno));
     free(path);
     return NULL;
+}
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *where)
+{
+    (void)st;
+    (void)kind;
+    (void)where;
+    remove(path);
+    return 0;
+}
+
+void safe_folder_remove(const char *path)
+{
+    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
 }
 
 /* ---- files ---------------------------------------------------------------------------------- */

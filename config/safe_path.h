@@ -29,6 +29,9 @@ int safe_folder_make(const char *path, struct err *err);
 /* A new folder of an unused name for temporary files, under $TMPDIR, or /tmp if that is not set,
  * which may be sticky: "<there>/<prefix>XXXXXX". Caller frees. */
 char *safe_folder_temporary(const char *prefix, struct err *err);
+/* Removes a folder and all that is in it, as far as it can: a link, not what it leads to; nothing
+ * of another file system. */
+void safe_folder_remove(const char *path);
 /* For those who would use it unseen: $TMPDIR if others cannot exchange what is made there, else
  * /tmp. */
 const char *safe_temporary(void);

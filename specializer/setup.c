@@ -13,6 +13,7 @@
 #include "specializer/build/build.h"
 #include "specializer/build/build_nvrtc.h"
 #include "specializer/build/header.h"
+#include "specializer/build/sources.h"
 #include "specializer/candidate/slot_list.h"
 #include "specializer/pipeline/bound.h"
 #include "specializer/setup.h"
@@ -72,7 +73,7 @@ void keys_open(struct key_parts *k, const struct store *store, const struct mach
                    numerics);
     free(device);
     k->object_dir = xasprintf("%s.objects", store_path(store));
-    k->kernel_dir = xasprintf("%s.kernels", store_path(store));
+    k->kernel_dir = kernel_sources_folder(store_path(store));
     k->reference_dir = xasprintf("%s.references", store_path(store));
     free(shape);
 }
@@ -313,6 +314,7 @@ void specializer_setup(struct specializer *s)
         log_error("specializer", "%s: nothing is searched for", err.msg);
         s->has_compiler = false;
     }
+    kernel_sources_prune(s->keys.kernel_dir);
     if (s->has_compiler)
         header_prune(&s->compiler, s->keys.kernel_dir);
     keep_references(s);

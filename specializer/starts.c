@@ -12,6 +12,7 @@
 #include "config/log.h"
 #include "config/safe_path.h"
 #include "specializer/build/build.h"
+#include "specializer/build/sources.h"
 #include "specializer/pipeline/pipeline.h"
 #include "specializer/search/cost.h"
 #include "specializer/setup.h"

@@ -39,7 +39,6 @@
 #include "specializer/build/cubin.h"
 #include "specializer/build/header.h"
 #include "specializer/build/object.h"
-#include "specializer/build/objects.h"
 #include "specializer/search/space.h"
 
 enum { LOG_MAX = 16 * 1024, FLAGS_MAX = 128 };
@@ -172,7 +171,7 @@ static int try_compiler(const char *path, struct err *err)
             rc = err_prefix(err, "%s: what it builds", path);
         process_result_free(&r);
     }
-    objects_remove_folder(dir);
+    safe_folder_remove(dir);
     free(source);
     free(object);
     free(dir);
@@ -458,7 +457,7 @@ void build_end(struct build *b)
         return;
     process_end(b->process);
     unlink(b->temporary);
-    objects_remove_folder(b->folder);
+    safe_folder_remove(b->folder);
     free(b->temporary);
     free(b->folder);
     free(b);

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "config/err.h"
+#include "config/safe_path.h"
 
 #define LEFTOVER_S (24 * 3600)
 
@@ -33,22 +34,6 @@ struct folder {
     int64_t bytes; /* of all, spared ones included */
     int removed;
 };
-
-void objects_remove_folder(const char *path)
-{
-    DIR *d = opendir(path);
-    struct dirent *e;
-    while (d && (e = readdir(d)) != NULL) {
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
-            continue;
-        char *inside = xasprintf("%s/%s", path, e->d_name);
-        unlink(inside);
-        free(inside);
-    }
-    if (d)
-        closedir(d);
-    rmdir(path);
-}
 
 /* One entry: an object to choose from, one to spare, or a leftover. */
 static void take(struct folder *f, const char *name, int64_t now,
@@ -77,7 +62,7 @@ static void take(struct folder *f, const char *name, int64_t now,
         }
     } else if (object && dot[suffix] && old) {
         if (S_ISDIR(st.st_mode))
-            objects_remove_folder(path);
+            safe_folder_remove(path);
         else
             unlink(path);
         f->removed++;

@@ -18,7 +18,4 @@ struct objects_limit {
 int objects_prune(const char *folder, struct objects_limit limit,
                   bool (*kept)(void *ctx, const char *object_key), void *ctx);
 
-/* Removes a folder of files: a probe's, with the request and captures in it, or a compiler's. */
-void objects_remove_folder(const char *path);
-
 #endif

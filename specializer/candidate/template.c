@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* template.c - templates and single points: legality, text, compiler flags, source identity,
  * and the facts of model and machine that legality is judged by. */
-#include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
-#include "config/safe_path.h"
 #include "kernels/isa.h"
 #include "kernels/sources.h"
 #include "specializer/candidate/hash.h"
@@ -384,36 +381,4 @@ void template_source_hash(const struct template *t, char out[17])
     template_path(t, name, sizeof name);
     add_source(&s, source_find(name));
     hash_hex(s.hash, out);
-}
-
-/* Writes one file under another name first, so that a compiler never reads half of it. */
-static int write_source(const char *dir, const struct kernel_source *s, struct err *err)
-{
-    char *path = xasprintf("%s/%s", dir, s->name), *part = xasprintf("%s.part", path);
-    for (char *c = strchr(path + strlen(dir) + 1, '/'); c; c = strchr(c + 1, '/')) {
-        *c = 0;
-        mkdir(path, 0700);
-        *c = '/';
-    }
-    FILE *out = safe_create(part);
-    int r = out ? 0 : -1;
-    if (out) {
-        r = fwrite(s->text, 1, s->size, out) == s->size ? 0 : -1;
-        r = fclose(out) == 0 && r == 0 && rename(part, path) == 0 ? 0 : -1;
-    }
-    if (r != 0)
-        err_set(err, "kernel source %s cannot be written: %s", path, strerror(errno));
-    free(path);
-    free(part);
-    return r;
-}
-
-int kernel_sources_write(const char *dir, struct err *err)
-{
-    if (safe_folder_make(dir, err) != 0)
-        return -1;
-    for (int i = 0; i < kernel_source_count; i++)
-        if (write_source(dir, &kernel_sources[i], err) != 0)
-            return -1;
-    return 0;
 }

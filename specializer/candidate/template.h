@@ -121,7 +121,5 @@ const char *template_source(const struct template *t);
 const char *kernel_source_text(const char *name);
 /* Hash of that file and, recursively, of the headers it includes. */
 void template_source_hash(const struct template *t, char out[17]);
-/* Writes the embedded kernel sources below `dir`, where compilers will read them. */
-int kernel_sources_write(const char *dir, struct err *err);
 
 #endif

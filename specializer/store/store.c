@@ -19,6 +19,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "config/safe_path.h"
 #include "specializer/store/store_file.h"
 #include "specializer/store/store_sql.h"
 
@@ -326,7 +327,7 @@ void store_close(struct store *s)
     sqlite3_close(s->db);
     free(s->unmarked);
     if (s->folder)
-        store_copy_remove(s->folder);
+        safe_folder_remove(s->folder);
     if (s->lock_fd >= 0)
         close(s->lock_fd);
     pthread_mutex_destroy(&s->lock);

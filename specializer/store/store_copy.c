@@ -13,7 +13,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,20 +29,6 @@ static const int64_t objects_most = 256 << 20;
 
 /* ---- folders -------------------------------------------------------------------------------- */
 
-static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *where)
-{
-    (void)st;
-    (void)kind;
-    (void)where;
-    remove(path);
-    return 0;
-}
-
-void store_copy_remove(const char *folder)
-{
-    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
-}
-
 /* What killed processes left behind. */
 static void sweep(void)
 {
@@ -58,7 +43,7 @@ static void sweep(void)
         struct stat st;
         if (safe_folder(folder, NULL) == 0 && lstat(folder, &st) == 0 && st.st_uid == geteuid() &&
             store_file_left(path))
-            store_copy_remove(folder);
+            safe_folder_remove(folder);
         free(folder);
         free(path);
     }
@@ -152,7 +137,7 @@ struct store *store_open_copy(const char *path, struct err *err)
     struct store *s = store_open_alone(own, &taken, err);
     free(own);
     if (!s) {
-        store_copy_remove(folder);
+        safe_folder_remove(folder);
         free(folder);
         return NULL;
     }

@@ -22,9 +22,6 @@ struct store {
     char *folder;    /* of a copy, removed with it; or NULL */
 };
 
-/* Removes the folder of a copy with all that is in it. */
-void store_copy_remove(const char *folder);
-
 /* A statement with its parameters bound: one letter each in `types`: s text or NULL, i int64_t,
  * d double. NULL with a message. */
 sqlite3_stmt *store_query(struct store *s, struct err *err, const char *sql, const char *types,

@@ -18,6 +18,7 @@
 #include "specializer/agent/agent_source.h"
 #include "specializer/build/build.h"
 #include "specializer/build/build_nvrtc.h"
+#include "specializer/build/sources.h"
 #include "tests/device/device_test.h"
 #include "tests/mma_text.h"
 

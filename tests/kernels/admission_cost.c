@@ -21,6 +21,7 @@
 #include "specializer/admission/reference_cache.h"
 #include "specializer/adviser/adviser.h"
 #include "specializer/build/build.h"
+#include "specializer/build/sources.h"
 #include "specializer/search/cost.h"
 #include "specializer/search/strategy.h"
 

@@ -11,6 +11,7 @@
 #include "specializer/agent/agent_text.h"
 #include "specializer/build/build.h"
 #include "specializer/build/build_nvrtc.h"
+#include "specializer/build/sources.h"
 
 static const struct model_shape shape = {.arch = ARCH_LLAMA,
                                          .layers = 2,

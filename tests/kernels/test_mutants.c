@@ -29,6 +29,7 @@
 #include "specializer/admission/endcheck.h"
 #include "specializer/admission/probe.h"
 #include "specializer/build/build.h"
+#include "specializer/build/sources.h"
 #include "specializer/candidate/hash.h"
 #include "specializer/search/space.h"
 #include "tests/kernels/mutants/sources.h"

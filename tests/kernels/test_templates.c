@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "config/err.h"
+#include "specializer/build/sources.h"
 #include "tests/kernels/sample.h"
 #include "tests/kernels/trial.h"
 

@@ -15,6 +15,7 @@
 #include "specializer/build/build.h"
 #include "specializer/build/build_nvrtc.h"
 #include "specializer/build/cubin.h"
+#include "specializer/build/sources.h"
 #include "specializer/search/space.h"
 
 struct shop {

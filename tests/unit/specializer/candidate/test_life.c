@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "specializer/build/objects.h"
+#include "config/safe_path.h"
 #include "specializer/candidate/life.h"
 #include "specializer/search/space.h"
 #include "specializer/store/life_move.h"
@@ -114,7 +114,7 @@ static void life_move_writes_before_it_changes_and_refuses_illegal_ways(void **u
     assert_int_equal(life_move(store, &c, LIFE_REFUSED, "bad", NULL, &err), 0);
     assert_int_equal(c.state, LIFE_REFUSED);
     store_close(store);
-    objects_remove_folder(path);
+    safe_folder_remove(path);
 }
 
 static void keep_text(void *ctx, const struct trace_row *row)
@@ -160,7 +160,7 @@ static void life_tells_the_trace_what_each_stage_has_shown(void **unused)
     assert_string_equal(said[LIFE_CANARY], "+1.5 % [+0.2, +2.7] over 282 pairs of whole steps");
     assert_string_equal(said[LIFE_ACTIVE], "in its own words");
     store_close(store);
-    objects_remove_folder(path);
+    safe_folder_remove(path);
 }
 
 int main(void)
