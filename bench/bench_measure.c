@@ -19,7 +19,7 @@
 #define SAMPLE_S 0.08
 #define WARM_UP_S 0.05 /* and at least two: graphs are captured, a device gets up to speed */
 
-static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
+static const struct sampling greedy = {SAMPLING_NEUTRAL, .top_logprobs = -1};
 
 /* Arrays of one step; grown to the largest work. */
 struct feed {

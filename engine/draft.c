@@ -271,7 +271,7 @@ static int run_step(struct draft *d, struct draft_steps *done, struct err *err)
 /* One sequence of `width` tokens in pages that nobody has yet. */
 static int warm_step(struct draft *d, int32_t width, struct draft_steps *done, struct err *err)
 {
-    static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
+    static const struct sampling greedy = {SAMPLING_NEUTRAL, .top_logprobs = -1};
     int32_t page[DRAFT_READ / KV_PAGE];
     int32_t tokens[DRAFT_READ] = {0};
     struct sequence seq = {.tokens = tokens, .n = width, .page = page};

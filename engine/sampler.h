@@ -37,6 +37,11 @@ struct sampling {
     int32_t banneds;
 };
 
+/* A draw that leaves logits as they are, for initializers: the numbers whose neutral value is not
+ * 0. Without a temperature it is greedy. */
+#define SAMPLING_NEUTRAL .top_p = 1, .repetition_penalty = 1
+SAMPLING_NUMBERS_ARE(6);
+
 struct sampled {
     int32_t token; /* -1: no logit was above minus infinity */
     float logprob; /* valid when top_logprobs >= 0 */

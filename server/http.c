@@ -427,29 +427,11 @@ char *http_query(const struct http_request *req, const char *name)
 
 const char *http_reason(int status)
 {
+#define STATUS_ROW(status, reason) {status, reason},
     static const struct {
         int status;
         const char *reason;
-    } table[] = {
-        {200, "OK"},
-        {204, "No Content"},
-        {400, "Bad Request"},
-        {401, "Unauthorized"},
-        {403, "Forbidden"},
-        {404, "Not Found"},
-        {405, "Method Not Allowed"},
-        {408, "Request Timeout"},
-        {409, "Conflict"},
-        {411, "Length Required"},
-        {413, "Content Too Large"},
-        {415, "Unsupported Media Type"},
-        {417, "Expectation Failed"},
-        {421, "Misdirected Request"},
-        {429, "Too Many Requests"},
-        {431, "Request Header Fields Too Large"},
-        {500, "Internal Server Error"},
-        {503, "Service Unavailable"},
-    };
+    } table[] = {HTTP_STATUSES(STATUS_ROW)};
     for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
         if (table[i].status == status)
             return table[i].reason;

@@ -90,6 +90,29 @@ const struct slice *http_header(const struct http_request *req, const char *name
 bool slice_is(struct slice s, const char *text); /* case-insensitive */
 /* Value of a query parameter, percent-decoded and malloc'ed; NULL if absent. */
 char *http_query(const struct http_request *req, const char *name);
+/* Every status that is answered with, and its reason; requests are counted by it
+ * (server/metrics.c). 499 is not sent: the client left first. */
+#define HTTP_STATUSES(X)                      \
+    X(200, "OK")                              \
+    X(204, "No Content")                      \
+    X(400, "Bad Request")                     \
+    X(401, "Unauthorized")                    \
+    X(403, "Forbidden")                       \
+    X(404, "Not Found")                       \
+    X(405, "Method Not Allowed")              \
+    X(408, "Request Timeout")                 \
+    X(409, "Conflict")                        \
+    X(411, "Length Required")                 \
+    X(413, "Content Too Large")               \
+    X(415, "Unsupported Media Type")          \
+    X(417, "Expectation Failed")              \
+    X(421, "Misdirected Request")             \
+    X(429, "Too Many Requests")               \
+    X(431, "Request Header Fields Too Large") \
+    X(499, "Client Closed Request")           \
+    X(503, "Service Unavailable")             \
+    X(500, "Internal Server Error")
+/* "Unknown" of a status that is not there. */
 const char *http_reason(int status);
 
 #endif

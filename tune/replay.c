@@ -51,7 +51,7 @@ static void on_event(void *user, const struct engine_event *event)
 static void submit(struct replay *r, struct replay_client *c)
 {
     int32_t *prompt = xcalloc((size_t)r->prompt, sizeof *prompt);
-    const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
+    const struct sampling greedy = {SAMPLING_NEUTRAL, .top_logprobs = -1};
     struct err err;
     for (int32_t i = 0; i < r->prompt; i++)
         prompt[i] = random_below(&r->random, r->vocab);

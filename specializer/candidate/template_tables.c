@@ -2,7 +2,7 @@
 /* template_tables.c - the templates of kernels/templates.def and kernels/templates_cuda.def with
  * their knob tables.
  *
- * A new file of templates needs its two lines here; the compiler complains about a TEMPLATE row
+ * A new file of templates needs its three lines here; the compiler complains about a TEMPLATE row
  * whose table is missing.
  */
 #include "specializer/candidate/template_tables.h"

@@ -17,7 +17,7 @@
 
 enum { PAGES = 64, STEPS = 96 };
 static const double sure = 0.25; /* log-probability between the best two */
-static const struct sampling tops = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = 2};
+static const struct sampling tops = {SAMPLING_NEUTRAL, .top_logprobs = 2};
 
 /* Tokens [from, to) of a sequence that lies in pages 0, 1, 2, ... */
 static bool run(struct rig *r, const int32_t *token, int32_t from, int32_t to,

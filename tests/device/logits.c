@@ -13,7 +13,7 @@
 
 enum { LAST = 64, CHUNK = 512 };
 
-static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
+static const struct sampling greedy = {SAMPLING_NEUTRAL, .top_logprobs = -1};
 
 struct text {
     int32_t n;

@@ -93,7 +93,7 @@ static bool ahead(struct rig *r, struct sequences *q, struct err *e)
 
 static void set_params(struct sampling *p, int32_t i, int kind)
 {
-    *p = (struct sampling){.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
+    *p = (struct sampling){SAMPLING_NEUTRAL, .top_logprobs = -1};
     if (kind == 0 || (kind == 2 && i % 2))
         return;
     p->temperature = i % 4 == 3 ? 0 : 0.9f;

@@ -29,7 +29,7 @@
 enum { CONTEXT = 480, DECODES = 112, PAGES_EACH = (CONTEXT + KV_PAGE - 1) / KV_PAGE, TIMES = 12 };
 enum { KERNELS = 8, ROUNDS = 3 };
 
-static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
+static const struct sampling greedy = {SAMPLING_NEUTRAL, .top_logprobs = -1};
 static float *logits[3];
 
 /* ---- steps --------------------------------------------------------------------------------- */

@@ -15,7 +15,7 @@
 #include "tests/device/device_test.h"
 #include "tests/kernels/cuda_build.h"
 
-static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
+static const struct sampling greedy = {SAMPLING_NEUTRAL, .top_logprobs = -1};
 
 /* Compiles tests/device/naive_out.cu into `path`. */
 static bool build(struct rig *r, const char *path, int planted)

@@ -23,7 +23,7 @@ enum { WIDE = 1024, TOKENS = 1000, PAGES = 256 };
 
 static const struct model_shape shape = {ARCH_QWEN3, 2,    1024,  8,    4, 128, 3072,
                                          4096,       8192, 1e-6f, 1e6f, 0, 1,   {0}};
-static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
+static const struct sampling greedy = {SAMPLING_NEUTRAL, .top_logprobs = -1};
 static const enum region products[] = {REGION_ATTN_IN, REGION_ATTN_OUT, REGION_MLP_IN,
                                        REGION_MLP_OUT, REGION_HEAD};
 

@@ -19,8 +19,8 @@
 
 enum { PAGES = 1024 };
 
-static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
-static const struct sampling tops = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = 20};
+static const struct sampling greedy = {SAMPLING_NEUTRAL, .top_logprobs = -1};
+static const struct sampling tops = {SAMPLING_NEUTRAL, .top_logprobs = 20};
 
 /* A sequence in a layout: page i of it is (first + i * stride) % PAGES. */
 struct text {

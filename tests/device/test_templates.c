@@ -18,7 +18,7 @@
 
 enum { CONTEXT = 512, MOST = 64, PAGES_EACH = CONTEXT / KV_PAGE, TIMES = 40 };
 
-static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
+static const struct sampling greedy = {SAMPLING_NEUTRAL, .top_logprobs = -1};
 
 /* ---- steps --------------------------------------------------------------------------------- */
 

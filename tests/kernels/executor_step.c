@@ -26,7 +26,7 @@ struct world {
 
 static double one_step(struct world *w)
 {
-    static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1};
+    static const struct sampling greedy = {SAMPLING_NEUTRAL};
     struct sample_row sample = {.params = &greedy, .target = -1};
     int32_t token = 5, position = CONTEXT - 1, kv_at = CONTEXT - 1, row = 0, pages[PAGES];
     struct span span = {0, 1, CONTEXT, 0};

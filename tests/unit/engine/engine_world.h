@@ -131,7 +131,7 @@ static inline void on_event(void *user, const struct engine_event *e)
     pthread_mutex_unlock(&lock);
 }
 
-static const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
+static const struct sampling greedy = {SAMPLING_NEUTRAL, .top_logprobs = -1};
 
 static inline struct engine_request request_of(struct client *c, int32_t max_tokens)
 {

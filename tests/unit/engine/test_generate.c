@@ -48,17 +48,14 @@ static void on_event(void *user, const struct engine_event *event)
 static void submit(struct engine *e, struct client *c, float temperature)
 {
     struct err err = {""};
-    struct engine_request r = {.prompt = c->prompt,
-                               .prompt_n = c->prompt_n,
-                               .max_tokens = TOKENS,
-                               .ignore_eos = true,
-                               .sampling = {.temperature = temperature,
-                                            .top_p = 1,
-                                            .repetition_penalty = 1,
-                                            .seed = 7,
-                                            .top_logprobs = -1},
-                               .on_event = on_event,
-                               .user = c};
+    struct engine_request r = {
+        .prompt = c->prompt,
+        .prompt_n = c->prompt_n,
+        .max_tokens = TOKENS,
+        .ignore_eos = true,
+        .sampling = {.temperature = temperature, SAMPLING_NEUTRAL, .seed = 7, .top_logprobs = -1},
+        .on_event = on_event,
+        .user = c};
     if (engine_submit(e, &r, NULL, &err) != SUBMIT_OK)
         fail_msg("%s", err.msg);
 }

@@ -9,8 +9,7 @@
 #include "config/err.h"
 #include "engine/sampler.h"
 
-static const struct sampling plain = {
-    .temperature = 1, .top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
+static const struct sampling plain = {.temperature = 1, SAMPLING_NEUTRAL, .top_logprobs = -1};
 
 /* Runs one row on a copy of the logits. */
 static struct sampled run_row(const float *logits, int32_t vocab, struct sample_row row)
@@ -152,6 +151,53 @@ static void sampler_scores_a_target_on_the_models_own_logits(void **state)
                     .params = &s, .history = history, .history_n = 3, .prompt_n = 1, .target = 1});
     assert_int_equal(out.token, 1);
     assert_true(fabs(out.logprob - reference_logprob(logits, 4, 1)) < 1e-6);
+}
+
+/* ---- every number does something ---- */
+
+/* Whether any of a few draws is another one than the plain one's, in its token or how likely it is.
+ */
+static bool draws_otherwise(const struct sampling *s)
+{
+    enum { VOCAB = 60, HISTORY = 12, DRAWS = 50 };
+    static float logits[VOCAB];
+    int32_t history[HISTORY];
+    struct sampling usual = plain, other = *s;
+    bool otherwise = false;
+    usual.top_logprobs = other.top_logprobs = 5;
+    for (int i = 0; i < VOCAB; i++)
+        logits[i] = (float)(i * 7 % 23) / 8;
+    for (int i = 0; i < HISTORY; i++)
+        history[i] = i * 5 % VOCAB;
+    for (uint64_t i = 0; i < DRAWS; i++) {
+        struct sample_row row = {.params = &usual,
+                                 .index = i,
+                                 .history = history,
+                                 .history_n = HISTORY,
+                                 .prompt_n = HISTORY / 2,
+                                 .target = -1};
+        struct sampled a = run_row(logits, VOCAB, row);
+        row.params = &other;
+        struct sampled b = run_row(logits, VOCAB, row);
+        otherwise |= a.token != b.token || a.logprob != b.logprob;
+    }
+    return otherwise;
+}
+
+static void sampler_heeds_every_number(void **state)
+{
+    (void)state;
+    assert_false(draws_otherwise(&plain));
+#define HEEDED(name, value, least, most)                                                \
+    {                                                                                   \
+        struct sampling low = plain, high = plain;                                      \
+        low.name = (least), high.name = (most);                                         \
+        if (!draws_otherwise(&low) && !draws_otherwise(&high))                          \
+            fail_msg("%s changes no draw at %g and none at %g", #name, (double)(least), \
+                     (double)(most));                                                   \
+    }
+    SAMPLING_NUMBERS(HEEDED)
+#undef HEEDED
 }
 
 /* ---- bias and penalties ---- */
@@ -343,6 +389,7 @@ int main(void)
         cmocka_unit_test(sampler_survives_broken_logits),
         cmocka_unit_test(sampler_logprobs_are_of_the_untempered_distribution),
         cmocka_unit_test(sampler_scores_a_target_on_the_models_own_logits),
+        cmocka_unit_test(sampler_heeds_every_number),
         cmocka_unit_test(sampler_applies_bias_bans_and_penalties),
         cmocka_unit_test(sampler_cuts_as_the_reference_does),
         cmocka_unit_test(sampler_draws_in_proportion),

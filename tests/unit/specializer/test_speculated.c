@@ -37,17 +37,14 @@ static struct engine *start(int draft_tokens)
 static void ask(struct engine *e, int32_t max_tokens)
 {
     const int32_t prompt[] = {300, 301, 302, 303, 304};
-    struct engine_request r = {.prompt = prompt,
-                               .prompt_n = 5,
-                               .max_tokens = max_tokens,
-                               .ignore_eos = true,
-                               .speculates = true,
-                               .sampling = {.temperature = 0.7f,
-                                            .top_p = 1,
-                                            .repetition_penalty = 1,
-                                            .seed = 3,
-                                            .top_logprobs = -1},
-                               .on_event = on_event};
+    struct engine_request r = {
+        .prompt = prompt,
+        .prompt_n = 5,
+        .max_tokens = max_tokens,
+        .ignore_eos = true,
+        .speculates = true,
+        .sampling = {.temperature = 0.7f, SAMPLING_NEUTRAL, .seed = 3, .top_logprobs = -1},
+        .on_event = on_event};
     struct err err = {""};
     ended = 0;
     if (engine_submit(e, &r, NULL, &err) != SUBMIT_OK)

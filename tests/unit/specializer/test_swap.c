@@ -48,14 +48,13 @@ static void ask(struct client *c)
     int32_t prompt[8];
     for (int i = 0; i < 8; i++)
         prompt[i] = 40 + (c->index * 31 + i * 7) % 200;
-    struct engine_request r = {
-        .prompt = prompt,
-        .prompt_n = 8,
-        .max_tokens = TOKENS,
-        .ignore_eos = true,
-        .sampling = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1},
-        .on_event = on_event,
-        .user = c};
+    struct engine_request r = {.prompt = prompt,
+                               .prompt_n = 8,
+                               .max_tokens = TOKENS,
+                               .ignore_eos = true,
+                               .sampling = {SAMPLING_NEUTRAL, .top_logprobs = -1},
+                               .on_event = on_event,
+                               .user = c};
     struct err err = {""};
     c->text[0] = 0;
     atomic_store(&c->ended, 0);

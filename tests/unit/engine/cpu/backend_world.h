@@ -176,8 +176,7 @@ static void oracle_forward(const int32_t *tokens, int32_t n, double logprob[VOCA
 
 /* ---- steps ---------------------------------------------------------------------------------- */
 
-static const struct sampling all_logprobs = {
-    .top_p = 1, .repetition_penalty = 1, .top_logprobs = VOCAB};
+static const struct sampling all_logprobs = {SAMPLING_NEUTRAL, .top_logprobs = VOCAB};
 
 /* A step of several sequences: each feeds tokens [from, to) of `text`, and wants its last row. */
 struct feed {

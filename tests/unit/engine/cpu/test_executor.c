@@ -29,7 +29,7 @@ static char folder[64];
 
 /* ---- a step --------------------------------------------------------------------------------- */
 
-static const struct sampling tops = {.top_p = 1, .repetition_penalty = 1, .top_logprobs = TOPS};
+static const struct sampling tops = {SAMPLING_NEUTRAL, .top_logprobs = TOPS};
 
 struct built {
     struct step step;

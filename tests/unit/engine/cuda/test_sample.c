@@ -10,7 +10,7 @@ static struct eager_adjust adjust[16];
 
 static struct inflight rig(void)
 {
-    params = (struct sampling){.top_p = 1, .repetition_penalty = 1, .top_logprobs = -1};
+    params = (struct sampling){SAMPLING_NEUTRAL, .top_logprobs = -1};
     return (struct inflight){.sample = sample, .adjust = adjust};
 }
 
