@@ -73,7 +73,9 @@ def test_a_name_of_no_file_and_a_source_that_nobody_builds_are_found(tmp_path):
                                             "#define PLAN_ALL(x) x\n",
                      "engine/plan.c": "/* see specializer/gone.h, and kernels/<file>.def */\n",
                      "engine/orphan.c": "int x;\n", "kernels/cpu/new.def": "",
-                     "tests/kernels/test_bad.c": '{"sleeps", OUT}',
+                     "tests/kernels/test_bad.c":
+                     '    {"sleeps", OUT},\n    {"forks", OUT},\n    {"good_one", OUT},\n',
+                     "docs/specializer.md": "`sleeps`\n",
                      "tests/kernels/meson.build": "files('test_bad.c')\n",
                      "tests/kernels/bad/sleeps.c": "", "tests/kernels/bad/lies.c": ""})
     code, said = run(tmp_path, "check-lists")
@@ -85,6 +87,7 @@ def test_a_name_of_no_file_and_a_source_that_nobody_builds_are_found(tmp_path):
         "README.md names scripts/nothing, which is not there",
         "engine/orphan.c is in no meson.build",
         "engine/plan.c names specializer/gone.h, which is not there",
+        "forks of tests/kernels/test_bad.c is not in docs/specializer.md",
         "kernels/cpu/new.def is in no meson.build",
         "tests/kernels/bad/lies.c has no row in tests/kernels/test_bad.c"]
 

@@ -142,6 +142,9 @@ int main(int argc, char **argv)
             admit_template(&s, t, high, both || !even, both || even ? points : 0);
         admit_start(&s, t);
     }
+    if (argc > 1 && !template_find(argv[1]))
+        printf("there is no template %s: it is named by its id in kernels/templates.def\n",
+               argv[1]);
     int status = shop_verdict(&s);
     reference_cache_shrink(references, -1);
     rmdir(references);

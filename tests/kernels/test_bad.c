@@ -381,6 +381,8 @@ int main(int argc, char **argv)
     if (argc < 2)
         examine_references(&b);
     bench_close(&b);
+    if (b.checked == 0)
+        printf("there is no row %s\n", argc > 1 ? argv[1] : "");
     printf("%d kernels, %d of %d bad ones refused, %d wrong verdicts\n", b.checked, b.refused,
            b.bad, b.wrong);
     return b.wrong > 0 || b.checked == 0;
