@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 
-M_BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # engine/dispatch.c
+# engine/dispatch.c
+M_BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512, 1024, 2048)
 COPY_BYTES_PER_S = 4.3e12  # of an H200: the bound that tables of docs/ are shares of
 
 Whet = collections.namedtuple("Whet", "binary backend")
