@@ -152,6 +152,7 @@ void session_set_share(struct session *session, const struct slot *slot, double 
 _Static_assert(sizeof((struct session_slot *)0)->kernel == sizeof((struct candidate *)0)->name,
                "a kernel's name fits");
 _Static_assert(sizeof((struct session_slot *)0)->why == WHY_TEXT, "why fits");
+_Static_assert(sizeof((struct session_slot *)0)->lost == WHY_TEXT, "and why another lost");
 
 void session_look(struct session *session, const struct slot *slot, struct session_slot *out)
 {
@@ -171,6 +172,7 @@ void session_look(struct session *session, const struct slot *slot, struct sessi
     } else {
         why_eager_locked(s, p, out->why);
     }
+    memcpy(out->lost, p->locked.why.last, sizeof out->lost);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -206,7 +208,11 @@ int session_propose(struct session *session, const struct slot *slot, enum sessi
     const struct proposer *by = source == SESSION_RETRIALS ? &proposer_retrials
                                 : source == SESSION_TEXTS  ? &proposer_texts
                                                            : &proposer_points;
-    return by->next(s, slot_search_of(session, slot)) == NEXT_BATCH ? s->batch.n : -1;
+    struct slot_search *p = slot_search_of(session, slot);
+    pthread_mutex_lock(&s->lock);
+    p->locked.why.last[0] = 0;
+    pthread_mutex_unlock(&s->lock);
+    return by->next(s, p) == NEXT_BATCH ? s->batch.n : -1;
 }
 
 void session_ask_ahead(struct session *session, const struct slot *slot)

@@ -58,6 +58,7 @@ struct session_slot {
     struct gain bench, step; /* of that kernel, as measured; no pairs: not measured */
     char kernel[160];        /* its name, "" on eager */
     char why[120];           /* on eager: why */
+    char lost[120]; /* why the last one of those proposed last is not used; "": none lost */
 };
 void session_look(struct session *session, const struct slot *slot, struct session_slot *out);
 

@@ -35,6 +35,7 @@ struct slot_search {
             double gain;
             char words[WHY_TEXT];
             char undecided[WHY_TEXT]; /* what kept the last one that was set aside from a verdict */
+            char last[WHY_TEXT];      /* the last verdict against one since the last proposal */
         } why;
     } locked;
 

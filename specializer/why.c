@@ -79,6 +79,8 @@ static void note(struct slot_search *p, enum life state, const char *reason,
 
 void why_note_locked(struct slot_search *p, enum life left, const struct candidate *c)
 {
+    if (c->reason[0])
+        brief(c->reason, &c->evidence, p->locked.why.last);
     note(p, left, c->reason, &c->evidence);
 }
 

@@ -60,7 +60,7 @@ static void say_kernel(const struct session_slot *now)
 }
 
 /* What a slot has after a batch that ended `seconds` after the start: the kernel and its gain, or
- * eager and why. */
+ * eager and why; of a text or a retrial that lost to that kernel, by what. */
 static void say_batch(struct tuner *t, const struct slot *slot, double seconds, int candidates,
                       enum session_source source)
 {
@@ -74,6 +74,8 @@ static void say_batch(struct tuner *t, const struct slot *slot, double seconds, 
     say_kernel(&now);
     if (now.kernel[0])
         printf(" %+.1f %%", 100 * now.gain);
+    if (now.kernel[0] && now.lost[0] && source != SESSION_POINTS) /* the one that was tried */
+        printf("; %s", now.lost);
     printf("\n");
     fflush(stdout);
 }

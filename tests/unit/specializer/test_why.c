@@ -37,8 +37,11 @@ static void the_one_that_came_farthest_is_told(void **state)
     assert_string_equal(p.locked.why.words, "bench: +0.4 % [-0.2, +1.0]");
     say(&p, LIFE_DEFERRED, "canary: whole steps -0.63 % [-1.01, -0.33] over 96 pairs", lost);
     assert_string_equal(p.locked.why.words, "canary: whole steps -0.6 % [-1.0, -0.3]");
+    assert_string_equal(p.locked.why.last, "canary: whole steps -0.6 % [-1.0, -0.3]");
     say(&p, LIFE_REFUSED, "probe: hang: asleep for 1.0 s", none);
     assert_string_equal(p.locked.why.words, "canary: whole steps -0.6 % [-1.0, -0.3]");
+    assert_string_equal(p.locked.why.last,
+                        "probe: hang: asleep for 1.0 s"); /* however far it came */
     say(&p, LIFE_ROLLED_BACK, "largest distance 0.2 of a row's scale, limit 0.1", lost);
     assert_string_equal(p.locked.why.words,
                         "rolled back: largest distance 0.2 of a row's scale, limit 0.1");
