@@ -47,18 +47,52 @@ static void on_fault(int sig, siginfo_t *info, void *context)
     _exit(EXIT_FAULT);
 }
 
-/* The control half of the floating-point state: rounding, flush to zero, masks. */
-static uint32_t float_control(void)
+/* What a call must leave as it was, since whoever computes next on this thread relies on it: how
+ * floats are rounded, which x87 registers are taken (MMX takes all of them), and the direction in
+ * which strings are copied. */
+struct cpu_state {
+    uint64_t floats; /* the control half: rounding, flush to zero, masks; flags may come and go */
+    uint32_t x87;    /* its control word, and which registers are taken */
+    bool backwards;
+};
+
+static struct cpu_state cpu_state(void)
 {
+    struct cpu_state s = {0};
 #if defined(__x86_64__)
-    return __builtin_ia32_stmxcsr() & ~0x3fU;
+    enum { DIRECTION = 1 << 10 };
+    uint16_t x87[14]; /* control word, -, status, -, tags, ... */
+    __asm__ volatile("fnstenv %0\n\tfldenv %0" : "+m"(x87));
+    s.floats = __builtin_ia32_stmxcsr() & ~0x3fU;
+    s.x87 = (uint32_t)x87[4] << 16 | x87[0];
+    s.backwards = (__builtin_ia32_readeflags_u64() & DIRECTION) != 0;
 #elif defined(__aarch64__)
-    uint64_t fpcr; /* flags are in a register of their own */
-    __asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
-    return (uint32_t)fpcr;
-#else
-    return 0;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(s.floats)); /* flags are in a register of their own */
 #endif
+    return s;
+}
+
+/* After a call: puts back what it changed, so that this process can tell, and tells. */
+static void state_kept(struct cpu_state before)
+{
+    struct cpu_state now = cpu_state();
+    const char *changed = NULL;
+#if defined(__x86_64__)
+    if (now.backwards != before.backwards) {
+        __asm__ volatile("cld");
+        changed = "left the direction flag set";
+    }
+    if (now.x87 != before.x87) {
+        __asm__ volatile("fninit");
+        changed = "left x87 registers taken or their control word changed";
+    }
+    if (now.floats != before.floats)
+        __builtin_ia32_ldmxcsr((uint32_t)before.floats);
+#endif
+    if (now.floats != before.floats)
+        changed = "changed the floating-point control register";
+    if (changed)
+        snprintf(my_report->problem, sizeof my_report->problem, "%s", changed);
 }
 
 /* ---- the team ---------------------------------------------------------------- */
@@ -152,13 +186,11 @@ static void crew_barrier(const struct team *team)
 static void member_run(struct member *m)
 {
     m->barriers = 0;
-    uint32_t before = float_control();
+    struct cpu_state before = cpu_state();
     meet(m->crew);
     hold_back(m, 0);
     m->crew->kernel->run(m->crew->args, &m->team);
-    if (float_control() != before)
-        snprintf(my_report->problem, sizeof my_report->problem,
-                 "changed the floating-point control register");
+    state_kept(before);
 }
 
 static void *member_main(void *arg)
@@ -266,6 +298,8 @@ static void run_pack(const struct runner_options *o, const struct crew *c, const
 
 static void obey(const struct runner_options *o, struct crew *c, const struct command *d)
 {
+    struct cpu_state before =
+        cpu_state(); /* packing and sizes are asked for on the server's threads */
     if (d->op == OP_CALL)
         run_call(o, c, &d->call);
     else if (d->op == OP_PACK)
@@ -273,6 +307,7 @@ static void obey(const struct runner_options *o, struct crew *c, const struct co
     else
         my_report->answer =
             c->kernel->scratch_bytes ? c->kernel->scratch_bytes(d->call.m, d->call.size) : 0;
+    state_kept(before);
 }
 
 /* ---- start ------------------------------------------------------------------- */
@@ -312,11 +347,13 @@ static void ask_packed_bytes(const struct runner_options *o, const struct cpu_ke
     struct runner_facts *f = &my_report->facts;
     struct weight *w[3];
     int n = f->packs && o->n > 0 ? case_weights(o->cases[0], w) : 0;
+    struct cpu_state before = cpu_state();
     for (int i = 0; i < n; i++) {
         f->packed_bytes[i] = k->packed_bytes(w[i]);
         if (f->packed_bytes[i] < 0 || f->packed_bytes[i] > packed_limit)
             problem("asks for an absurd size of packed weights");
     }
+    state_kept(before);
 }
 
 /* Files 0 to 2 become /dev/null, 3 the socket, all others are closed. */

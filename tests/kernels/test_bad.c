@@ -78,6 +78,9 @@ static const struct row {
     {"rough_exp", IN, "probe", "error", 1},
     {"wrong_rope_position", QKV, "probe", "output q", 1},
     {"rounds_upwards", OUT, "probe", "floating-point control", 1},
+    {"packs_rounding_upwards", REGION_HEAD, "probe", "floating-point control", 1},
+    {"leaves_mmx", OUT, "probe", "x87", 1},
+    {"copies_backwards", OUT, "probe", "direction flag", 1},
     /* attention */
     {"wrong_page", ATTN, "probe", "permuted", 1},
     {"ignores_last_page", ATTN, "probe", "error", 1},
