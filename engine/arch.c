@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* arch.c - the table of architectures.
  *
- * All three are a Llama: RMS norm, grouped queries, RoPE, SwiGLU. Qwen2 has biases on q, k and v,
+ * All are a Llama: RMS norm, grouped queries, RoPE, SwiGLU. Qwen2 has biases on q, k and v,
  * Qwen3 norms q and k in every head instead. Mistral is a Llama that Hugging Face names otherwise.
  */
 #include "engine/arch.h"

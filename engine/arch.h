@@ -40,7 +40,7 @@ const struct arch_traits *arch_traits(enum arch arch);
 int arch_of_gguf(const char *name, size_t n);
 /* The same for a name in "architectures", with what the checkpoint leaves out. */
 int arch_of_checkpoint(const char *name, const struct arch_checkpoint **checkpoint);
-/* All names that are known, for a message: "llama, qwen2, qwen3". */
+/* All names that are known, for a message: "llama, qwen2, ...". */
 void arch_list_gguf(char *out, size_t n);
 void arch_list_checkpoints(char *out, size_t n);
 

@@ -234,17 +234,25 @@ int main(int argc, char **argv)
     int spread = argc > 2 ? atoi(argv[2]) : sample_size("WHET_CUDA_POINTS", 1);
     uint32_t z = 4;
     if (argc < 2) {
-        fprintf(stderr, "usage: test_cuda_templates SOURCE_ROOT [points a region [FAMILY]]\n");
+        fprintf(stderr, "usage: test_cuda_templates SOURCE_ROOT [points a region [FILE]]\n"
+                        "FILE: of templates below kernels/cuda, without its ending (gemv)\n");
         return 2;
     }
     root = argv[1];
-    const char *family = argc > 3 ? argv[3] : NULL;
+    const char *file = argc > 3 ? argv[3] : NULL;
+    int templates = 0;
     try_eager();
     for (int i = 0; i < template_count(); i++)
         if (template_at(i)->machine == MACHINE_CUDA && !template_at(i)->library &&
-            (!family || strcmp(template_at(i)->file, family) == 0))
+            (!file || strcmp(template_at(i)->file, file) == 0)) {
             try_template(template_at(i), spread, &z);
+            templates++;
+        }
     printf("%d points compiled, %d with stack, %d failed\n", compiled, spilled, failed);
+    if (templates == 0) {
+        printf("FAIL no template is in the file kernels/cuda/%s.cu\n", file);
+        failed++;
+    }
     if (spilled * 5 > compiled) {
         printf("FAIL more than a fifth of the points spill\n");
         failed++;
