@@ -14,16 +14,12 @@
 #include "cuda/lib/mma_x.cuh"
 
 enum {
-    ROOM = 65536 / (BLOCKS * THREADS) < 255 ? 65536 / (BLOCKS * THREADS) : 255, /* registers */
-    LEFT = (ROOM / 8 * 8 -
-            (AT_ATTN_IN ? 68
-             : HAS_NORM ? 62
-                        : 44) -
-            TILES * UNROLL * 8) /
-           4, /* 16-byte loads */
-    HELD = LEFT < 4    ? 4
-           : LEFT > 32 ? 32
-                       : LEFT,
+    ROOM = 65536 / (BLOCKS * THREADS) < 255 ? 65536 / (BLOCKS * THREADS) / 8 * 8 : 248,
+    /* registers that are neither weights nor loads of x; by trial */
+    OTHERS = 42 + 20 * HAS_NORM + 4 * AT_ATTN_IN + 2 * NT,
+    LEFT = (ROOM - OTHERS - TILES * UNROLL * 8) / 4,
+    AT_LEAST = LEFT > 6 ? LEFT : 6,
+    HELD = AT_LEAST < 32 ? AT_LEAST : 32, /* 16-byte loads of a lane under way */
     /* without a norm: loads of a thread, in rounds of as many at once */
     ITEMS = M * K / 4,
     EACH = (ITEMS + THREADS - 1) / THREADS,
