@@ -37,6 +37,7 @@ enum {
     SMEM_GAINS = HAS_NORM ? K * 4 : 0
 };
 static_assert(K % WIDTH == 0 && PIECES <= ACROSS, "whole pieces, of two rows at most");
+static_assert(GROUPS <= 16, "mma_block.def reckons with 256 bytes of squares a warp");
 
 /* Before the wait: gains into shared memory. Sent by themselves, in front of weights; a barrier
  * makes them everybody's (mma_block.cu). */
