@@ -43,10 +43,8 @@
 
 /* ---- the stream ---------------------------------------------------------------------------- */
 
-#include "cuda/lib/mma_end.cuh"
+#include "cuda/lib/mma_step.cuh"
 
-#define PACKED_BYTES ((int64_t)ROWS_ALL * K * 2)
-#define PACKED_LAYOUT TILE_LAYOUT
 enum { SMEM_STAGE = THREADS * TILES * UNROLL * STAGE * 32 };
 
 /* Where iteration t > 0 of the first STAGE after the first waits in shared memory, this lane's
@@ -107,18 +105,6 @@ __device__ __forceinline__ void prefetch_passes(const struct region_args &a, con
     }
 }
 
-/* c += w b for tile r of step u of an iteration; w0 and w1 are the halves of the step's columns. */
-__device__ __forceinline__ void multiply_step(int r, int u, uint4 w0, uint4 w1, const uint4 *b,
-                                              all_sums &c)
-{
-#pragma unroll
-    for (int n = 0; n < TERMS * NT; n++) {
-        int i = (u * TERMS + n / NT) * 2; /* of the products for these rows and tokens */
-        mma_bf16(c[i % CHAINS][r][n % NT], w0, b[n].x, b[n].y);
-        mma_bf16(c[(i + 1) % CHAINS][r][n % NT], w1, b[n].z, b[n].w);
-    }
-}
-
 /* c += W x over one pass. Registers that become free are loaded with the next iteration that is not
  * staged. xp: this lane's first activations; w and next: this and the next pass's weights. */
 __device__ __forceinline__ void multiply_pass(const struct region_args &a, const struct where &at,
@@ -166,12 +152,6 @@ __device__ __forceinline__ void multiply_pass(const struct region_args &a, const
             }
         }
     }
-}
-
-extern "C" __global__ void whet_pack(struct cuda_pack_args a)
-{
-    pack_tiles((const bf16 *)a.src, (uint4 *)a.dst, a.rows, a.cols,
-               blockIdx.x * (long long)blockDim.x + threadIdx.x, (long long)gridDim.x * blockDim.x);
 }
 
 #include "cuda/lib/mma_run.cuh"

@@ -81,6 +81,10 @@
 #define TABLE_DEF "kernels/cuda/mma.def"
 #include "specializer/candidate/template_table.h"
 
+#define TABLE mma_block
+#define TABLE_DEF "kernels/cuda/mma_block.def"
+#include "specializer/candidate/template_table.h"
+
 #define TABLE wide
 #define TABLE_DEF "kernels/cuda/wide.def"
 #include "specializer/candidate/template_table.h"

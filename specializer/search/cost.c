@@ -233,7 +233,8 @@ static struct mma_shape mma_shape(const struct template *t, const struct point *
                           .tokens = 8 * ceil(fmax(1, f->M_MAX) / 8)};
     g.units = ceil(rows / (16 * g.wide));
     double most = floor((f->SMS - role_value(t, p, ROLE_SPARE)) / g.split) * g.persist;
-    g.clusters = g.persist > 0 ? fmax(1, fmin(most, g.units)) : ceil(g.units / g.warps);
+    double lines = g.warps / role_value(t, p, ROLE_KW); /* of warps with units of their own */
+    g.clusters = g.persist > 0 ? fmax(1, fmin(most, g.units)) : ceil(g.units / lines);
     return g;
 }
 

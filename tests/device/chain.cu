@@ -4,8 +4,10 @@
 //   chain [--model 0,1,2,3] [--batch 1,8,32] [--context 512] [--root DIR] [--threads 14]
 //         [--seconds 90] [--quick] [--fine] [--families] [--carveout PERCENT] [--log FILE]
 //         [--attn-mma] [--only REGION] [--format DTYPE] [--brick-mma] [--fixed KNOBS]
+//         [--points FILE]
 //
-// Builds the step of Llama-3.2-1B, Qwen3-1.7B, 4B or 0.6B with random bf16 weights as one graph
+// Builds the step of Llama-3.2-1B, Qwen3-1.7B, 4B, 0.6B, Llama-3.2-3B, Llama-3.1-8B or a rank's
+// half of Qwen3-4B (--model 0 to 6) with random bf16 weights as one graph
 // with programmatic edges, five kernels a layer and the head, each compiled from kernels/*.cu by
 // NVRTC (chain_step.hpp). Every variant is compared with reference.cuh on its region before it is
 // timed, and the step's logits in the end (chain_check.hpp). Then a coordinate search on the time
@@ -15,6 +17,9 @@
 // --format: weights in bricks of this format (a number of enum dtype), and brick.cu,
 // or with --brick-mma brick_mma.cu.
 // --fixed: knobs of the projections that are the same in all points ("REGS=48").
+// --points: no search. Lines "MODEL BATCH REGION FAMILY KNOBS" of FILE, FAMILY mma or mma_block and
+// BATCH above 4: each is timed in the step of its model in place of what the region starts with.
+// Then the step with the fastest of each region.
 // --attn-mma takes attn_mma for attention; --only searches points of one region (0 to 5), the
 // others stay at their starts.
 #include "tests/device/chain_search.hpp"
@@ -54,7 +59,7 @@ struct options {
         seconds = 90, // of search for a model and batch
         only = -1;    // region that is searched
     bool quick = false, fine = false, families = false, attn_mma = false, brick_mma = false;
-    std::string root = ".", fixed;
+    std::string root = ".", fixed, points;
     FILE *log = nullptr;
 };
 
@@ -97,6 +102,62 @@ static void by_stages(search &f, const options &o, bool wide)
         }
         f.row(stages[i].what);
     }
+}
+
+// ---- points by name --------------------------------------------------------------------------
+
+static std::vector<std::pair<int, pick>> named(const step &s, const std::string &path)
+{
+    std::vector<std::pair<int, pick>> v;
+    std::ifstream in(path);
+    for (std::string line; std::getline(in, line);) {
+        std::stringstream words(line);
+        std::string name, region, f, knobs;
+        int M = 0, r = 0;
+        words >> name >> M >> region >> f;
+        std::getline(words, knobs);
+        while (r < REGIONS && region != region_names[r])
+            r++;
+        const family *of = f == mma.name ? &mma : f == mma_block.name ? &mma_block : nullptr;
+        if (name == s.m.name && M == s.M && r < REGIONS && of)
+            v.push_back({r, {of, of->t->with(of->t->defaults(), knobs)}});
+    }
+    return v;
+}
+
+// Each beside the step as it starts, by turns, and then the fastest of every region together.
+static void by_name(search &f, const options &o)
+{
+    auto points = named(f.s, o.points);
+    double most[REGIONS] = {};
+    pick fastest[REGIONS];
+    std::copy(f.best, f.best + REGIONS, fastest);
+    for (auto &[r, k] : points)
+        if (const char *why = k.f->t->legal(f.sh[r], k.p))
+            printf("    %-9s %s: %s\n", region_names[r], f.text(k).c_str(), why);
+        else
+            f.cc.ask(k.f->t, f.sh[r], k.p);
+    for (auto &[r, k] : points) {
+        kernel_choice now, c;
+        if (k.f->t->legal(f.sh[r], k.p) || !f.with(-1, {}, &now) || !f.with(r, k, &c))
+            continue;
+        double gain[3], us = 1e9, old = 1e9;
+        for (double &g : gain) {
+            double a = time_step(f.s, now, 8), b = time_step(f.s, c, 8);
+            g = a - b;
+            us = std::min(us, b), old = std::min(old, a);
+        }
+        std::sort(gain, gain + 3);
+        printf("    %-9s %7.1f us for %7.1f, %+6.2f us a layer, %3d registers: %s\n",
+               region_names[r], us, old, -gain[1] / f.s.m.layers, c.v[r]->registers,
+               f.text(k).c_str());
+        fflush(stdout);
+        if (gain[1] > most[r])
+            most[r] = gain[1], fastest[r] = k;
+    }
+    std::copy(fastest, fastest + REGIONS, f.best);
+    f.row("the fastest of these");
+    f.winners();
 }
 
 // ---- families side by side ------------------------------------------------------------------
@@ -180,7 +241,9 @@ static void run(compiler &cc, const model &m, int M, const options &o)
         f.row("start");
         f.winners();
         f.marginal();
-        if (o.families && !wide)
+        if (!o.points.empty())
+            by_name(f, o);
+        else if (o.families && !wide)
             by_families(f, o);
         else if (o.only >= 0) {
             passes(f, o.seconds, "", o.only);
@@ -190,7 +253,7 @@ static void run(compiler &cc, const model &m, int M, const options &o)
             f.row("searched");
         } else if (!o.quick)
             by_stages(f, o, wide);
-        if (!o.quick) {
+        if (!o.quick && o.points.empty()) {
             f.winners();
             f.marginal();
         }
@@ -242,6 +305,8 @@ static bool parse(int argc, char **argv, options *o)
             o->root = v;
         else if (name == "--fixed")
             o->fixed = v;
+        else if (name == "--points")
+            o->points = v;
         else if (name == "--log")
             o->log = fopen(v, "w");
         else {

@@ -80,6 +80,7 @@ struct family {
 static const family direct = {"direct", &tables::gemv, ""},
                     async = {"async", &tables::ring, "BULK=0"},
                     bulk = {"bulk", &tables::ring, "BULK=1"}, mma = {"mma", &tables::mma, ""},
+                    mma_block = {"mma_block", &tables::mma_block, ""},
                     bricks = {"brick", &tables::brick, ""},
                     bricks_mma = {"brick_mma", &tables::brick_mma, ""},
                     attention = {"attention", &tables::attn_decode, ""},

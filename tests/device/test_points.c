@@ -122,7 +122,7 @@ static int runs, unfit;
 /* Activations of mma are bf16, and mlp_in multiplies two such sums; everything else sums floats. */
 static double bound_of(const struct job *j)
 {
-    if (strcmp(j->c.t->file, "mma") != 0 && strcmp(j->c.t->file, "wide") != 0)
+    if (strncmp(j->c.t->file, "mma", 3) != 0 && strcmp(j->c.t->file, "wide") != 0)
         return 3e-5;
     return j->c.t->region == REGION_MLP_IN ? 8e-3 : 6e-3;
 }

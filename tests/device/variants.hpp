@@ -158,6 +158,10 @@ namespace tables
 #define TABLE_DEF "kernels/cuda/mma.def"
 #include "tests/device/variant_table.hpp"
 
+#define TABLE mma_block
+#define TABLE_DEF "kernels/cuda/mma_block.def"
+#include "tests/device/variant_table.hpp"
+
 #define TABLE attn_decode
 #define TABLE_DEF "kernels/cuda/attn_decode.def"
 #include "tests/device/variant_table.hpp"

@@ -114,7 +114,7 @@ __device__ __forceinline__ void keep_sums(const struct where &at, float *part, i
 #pragma unroll
     for (int s = 0; s < 2; s++) {
         int token = 2 * at.q + s;
-        own[s] = part + ((size_t)at.rank * SLOTS + token / SPLIT) * KEPT_ROWS + row;
+        own[s] = part + ((size_t)at.rank * SLOTS + token / SPLIT) * KEPT_LD + row;
         peer[s] = SPLIT > 1 ? peer_of(own[s], token % SPLIT) : 0;
     }
 #pragma unroll
@@ -123,7 +123,7 @@ __device__ __forceinline__ void keep_sums(const struct where &at, float *part, i
         for (int n = 0; n < NT; n++)
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                int further = n * (8 / SPLIT) * KEPT_ROWS + r * 16 + j / 2 * 8;
+                int further = n * (8 / SPLIT) * KEPT_LD + r * 16 + j / 2 * 8;
                 if (n * 8 + 2 * at.q + j % 2 >= M)
                     continue;
                 if (SPLIT > 1)
@@ -133,13 +133,13 @@ __device__ __forceinline__ void keep_sums(const struct where &at, float *part, i
             }
 }
 
-/* The sum of four neighbouring kept rows over the cluster's blocks. */
+/* The sum of four neighbouring kept rows over the cluster's blocks, or a unit's warps. */
 __device__ __forceinline__ float4 kept_sum(const float *part, int slot, int row)
 {
     float4 v = make_float4(0, 0, 0, 0);
 #pragma unroll
-    for (int p = 0; p < SPLIT; p++) {
-        float4 b = *(const float4 *)(part + ((size_t)p * SLOTS + slot) * KEPT_ROWS + row);
+    for (int p = 0; p < SPLIT * KW; p++) {
+        float4 b = *(const float4 *)(part + ((size_t)p * SLOTS + slot) * KEPT_LD + row);
         v.x += b.x, v.y += b.y, v.z += b.z, v.w += b.w;
     }
     return v;
@@ -174,8 +174,38 @@ __device__ __forceinline__ void finish_kept(const struct region_args &a, const s
     }
 }
 #else
-/* Kept sums of the tokens that belong to this block. A thread takes four rows of a token; with q/k
- * norm the HEAD_DIM / 4 threads of a head are neighbours in one warp. */
+/* Writes the sums of four neighbouring rows of token t. With q/k norm the HEAD_DIM / 4 threads of a
+ * head come here together and are neighbours in one warp. */
+__device__ __forceinline__ void finish_four(const struct region_args &a, const struct extra *e,
+                                            int row, int t, float *v)
+{
+#if AT_ATTN_IN && HAS_QK_NORM
+    int head = row / HEAD_DIM;
+    if (head < HEADS + KV_HEADS) {
+        float sum = v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + v[3] * v[3];
+#pragma unroll
+        for (int o = HEAD_DIM / 8; o > 0; o >>= 1)
+            sum += __shfl_xor_sync(WARP_ALL, sum, o);
+        const float *gain = e->gain[head >= HEADS] + row % HEAD_DIM;
+        float norm = rsqrtf(sum / HEAD_DIM + a.eps);
+        for (int j = 0; j < 4; j++)
+            v[j] *= norm * gain[j];
+    }
+#endif
+#if AT_OUT
+    if (t < M)
+        *(float4 *)(a.y + (size_t)t * ROWS_ALL + row) = make_float4(v[0], v[1], v[2], v[3]);
+#elif AT_MLP_IN
+    if (t < M)
+        *(float2 *)(a.h + (size_t)t * FFN + row / 2) =
+            make_float2(silu(v[0]) * v[1], silu(v[2]) * v[3]);
+#else
+    for (int j = 0; j < 4; j++)
+        finish(a, e, row + j, t, v[j], v[j ^ 1], 0);
+#endif
+}
+
+/* Kept sums of the tokens that belong to this block. A thread takes four rows of a token. */
 __device__ __forceinline__ void finish_kept(const struct region_args &a, const struct where &at,
                                             const struct extra *e, const float *part, int first,
                                             int units, unsigned long long *)
@@ -187,30 +217,7 @@ __device__ __forceinline__ void finish_kept(const struct region_args &a, const s
         float4 s = kept_sum(part, slot, kept);
         float f = SCALED && t < M ? scale_of(a, e, t) : 1;
         float v[4] = {s.x * f, s.y * f, s.z * f, s.w * f};
-#if AT_ATTN_IN && HAS_QK_NORM
-        int head = row / HEAD_DIM;
-        if (head < HEADS + KV_HEADS) {
-            float sum = v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + v[3] * v[3];
-#pragma unroll
-            for (int o = HEAD_DIM / 8; o > 0; o >>= 1)
-                sum += __shfl_xor_sync(WARP_ALL, sum, o);
-            const float *gain = e->gain[head >= HEADS] + row % HEAD_DIM;
-            float norm = rsqrtf(sum / HEAD_DIM + a.eps);
-            for (int j = 0; j < 4; j++)
-                v[j] *= norm * gain[j];
-        }
-#endif
-#if AT_OUT
-        if (t < M)
-            *(float4 *)(a.y + (size_t)t * ROWS_ALL + row) = make_float4(v[0], v[1], v[2], v[3]);
-#elif AT_MLP_IN
-        if (t < M)
-            *(float2 *)(a.h + (size_t)t * FFN + row / 2) =
-                make_float2(silu(v[0]) * v[1], silu(v[2]) * v[3]);
-#else
-        for (int j = 0; j < 4; j++)
-            finish(a, e, row + j, t, v[j], v[j ^ 1], 0);
-#endif
+        finish_four(a, e, row, t, v);
     }
 }
 #endif

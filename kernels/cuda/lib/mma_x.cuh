@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mma_x.cuh - how mma.cu and brick_mma.cu deal rows and K to clusters, blocks and warps, and how a
- * block's part of x comes into shared memory as bf16 rows. The includer has the knobs.
+/* mma_x.cuh - how mma.cu, brick_mma.cu and mma_block.cu deal rows and K to clusters, blocks and
+ * warps, and how a block's part of x comes into shared memory as bf16 rows (of mma_block.cu:
+ * mma_take.cuh). The includer has the knobs; with KW so many warps of a block share K.
  *
  * A step of a pass is as many columns as weights have together: 32 of bf16, 256 of a brick
  * (kernels/bricks.h). Blocks that share K have whole steps; of bricks the last may have fewer.
@@ -20,7 +21,12 @@
 /* ---- who has what -------------------------------------------------------------------------- */
 
 #define QK (AT_ATTN_IN && HAS_QK_NORM)
-#define KEPT (SPLIT > 1 || QK)       /* sums meet in shared memory before they are finished */
+#ifdef KW
+#define KEPT 1 /* sums meet in shared memory before they are finished */
+#else
+#define KW 1
+#define KEPT (SPLIT > 1 || QK)
+#endif
 #define SCALED (HAS_NORM && !NORMED) /* 1/rms of the input is applied to the finished sum */
 /* What is rounded before its norm is lifted first, and 1/rms gives it back: of a number near the
  * smallest ones bf16 keeps fewer bits, and the second of its TERMS would have none. */
@@ -48,10 +54,11 @@ enum {
     PARTIAL = KS * SPLIT != K, /* and the last has fewer */
     ROW_TILES = ROWS_ALL / 16,
     UNITS = (ROW_TILES + TILES - 1) / TILES, /* what a warp multiplies in a pass */
-    ALL_BUSY = (UNITS + WARPS - 1) / WARPS,  /* clusters, each of one pass */
+    LINES = WARPS / KW,                      /* units of a block in a pass */
+    ALL_BUSY = (UNITS + LINES - 1) / LINES,  /* clusters, each of one pass */
     AT_MOST = PERSIST ? PERSIST * ((SMS - SPARE) / SPLIT) : ALL_BUSY,
     CLUSTERS = AT_MOST < UNITS ? AT_MOST : UNITS,
-    ALL_HAVE = UNITS / CLUSTERS >= WARPS, /* every warp has a unit */
+    ALL_HAVE = UNITS / CLUSTERS >= LINES, /* every warp has a unit */
     LD = KS + 32, /* a row of x in shared memory: conflict-free in 16-byte reads */
     WIDTH = 128,  /* columns of x that a warp loads at once */
     LOADS = (KS + WIDTH - 1) / WIDTH,                            /* for a token's part */
@@ -66,13 +73,14 @@ enum {
     PER_REDUCE = REDUCE ? REDUCE : 1,         /* passes */
     KEPT_UNITS = REDUCE ? REDUCE * WARPS : (UNITS + CLUSTERS - 1) / CLUSTERS,
     KEPT_ROWS = KEPT_UNITS * TILES * 16,
+    KEPT_LD = KEPT_ROWS + (KW > 1 ? 4 : 0), /* from one token to the next */
     SMEM_ROWS = TERMS * NT * 8 * LD * 2,
     SMEM_X = SMEM_ROWS + SUMMED * (KS / SUM_COLUMNS) * NT * 8 * 4,
-    SMEM_PART = KEPT ? SPLIT * SLOTS * KEPT_ROWS * 4 : 0,
+    SMEM_PART = KEPT ? SPLIT * KW * SLOTS * KEPT_LD * 4 : 0,
     CHAINS =
         !BRICKS && TILES * NT < 4 ? 4 / (TILES * NT) : 1, /* sums of a row and token side by side */
-    ITERATIONS = (STEPS + UNROLL - 1) / UNROLL,           /* of the main loop in a pass */
-    RAGGED = STEPS % UNROLL != 0                          /* and the last of them has fewer steps */
+    ITERATIONS = ((STEPS + KW - 1) / KW + UNROLL - 1) / UNROLL, /* of the main loop in a pass */
+    RAGGED = STEPS % (KW * UNROLL) != 0 /* and the last of them has fewer steps */
 };
 
 /* A product waits for the one before it that adds to the same sums: a warp with few tiles and
@@ -108,13 +116,13 @@ __device__ __forceinline__ int tile_of(int unit)
 /* First row tile of this warp in pass p. */
 __device__ __forceinline__ int first_tile(const struct where &at, int p)
 {
-    return tile_of(at.first + p * WARPS + at.warp);
+    return tile_of(at.first + p * LINES + at.warp / KW);
 }
 
 /* Of this warp. */
 __device__ __forceinline__ int passes_of(const struct where &at)
 {
-    return (at.units - at.warp + WARPS - 1) / WARPS;
+    return (at.units - at.warp / KW + LINES - 1) / LINES;
 }
 
 /* Steps that this block has of a row. */
