@@ -58,6 +58,9 @@ struct device_outcome {
         int32_t rows, cols;
         float *own[2], *eager[2];
         double *truth[2];
+        double *scores[2]; /* [rows], of attention: how large what scores are summed up from is, in
+                              nats: the mean over positions, by their weight, of the head where it
+                              is most */
     } output[3];
 };
 

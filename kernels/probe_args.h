@@ -139,6 +139,7 @@ struct oracle_attn_args {
     const void *k_pages, *v_pages;
     const int32_t *position, *pages_at, *page_table;
     double *a;
+    double *scores; /* [m, heads]: sums over the positions of weight times sum |q k| scale */
     int32_t heads, kv_heads, head_dim;
     float scale;
 };

@@ -2,8 +2,9 @@
 /* replay.c - see replay.h.
  *
  * Tokens are drawn anew for every request, so no prefix is shared and prompts are really read. A
- * sequence decodes for a while before it is replaced, since each new prompt costs steps that belong
- * to other slots.
+ * sequence decodes for a while, since prompts cost steps that belong to other slots; and they begin
+ * together when the last ones have all ended: replaced one by one, they would soon be out of step,
+ * and of many short ones nearly every step would read some prompt beside the others' tokens.
  */
 #include "tune/replay.h"
 
@@ -79,12 +80,14 @@ static void *replay_thread(void *ctx)
     struct replay *r = ctx;
     pthread_mutex_lock(&r->lock);
     while (!r->stop) {
+        bool over = true;
         for (int i = 0; i < r->clients; i++)
-            if (!r->client[i].running) {
-                pthread_mutex_unlock(&r->lock);
-                submit(r, &r->client[i]);
-                pthread_mutex_lock(&r->lock);
-            }
+            over &= !r->client[i].running;
+        for (int i = 0; i < r->clients && over; i++) {
+            pthread_mutex_unlock(&r->lock);
+            submit(r, &r->client[i]);
+            pthread_mutex_lock(&r->lock);
+        }
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_sec++;

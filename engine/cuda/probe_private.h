@@ -81,7 +81,7 @@ struct kept {
     struct held_rows {
         char *y, *k, *v;
     } rows[2][2];
-    char *best[2], *truth[2];
+    char *best[2], *truth[2], *scores[2];
 };
 enum { BATCH_MOST = 64 };
 

@@ -269,7 +269,8 @@ int64_t shelf_bytes(const struct device_probe *p, int32_t m, int contents)
     const struct model_shape *s = &p->b->model->shape;
     int64_t kv = p->o.region == REGION_ATTN_IN ? 2L * s->kv_heads * s->head_dim : 0;
     int64_t pages = kv ? 2 * p->page_room * page_bytes(p) : 0;
-    return contents * (m * (p->y_cols * 16 + kv * 8) + 2 * pages + 4096 + NARROW * 4);
+    int64_t scores = p->o.region == REGION_ATTN ? 8L * s->heads : 0;
+    return contents * (m * (p->y_cols * 16 + kv * 8 + scores) + 2 * pages + 4096 + NARROW * 4);
 }
 
 static enum device_verdict fetch(struct device_probe *p, struct kept *kept, int n,

@@ -265,6 +265,7 @@ static int truth_attn(struct device_probe *p, struct err *e)
                                  k->pages_at,
                                  k->page_table,
                                  f64(&p->out64),
+                                 f64(&p->raw64),
                                  s->heads,
                                  s->kv_heads,
                                  s->head_dim,
@@ -301,6 +302,21 @@ static size_t truth_cols(const struct device_probe *p)
     return (size_t)p->y_cols + (qkv ? 2 * (size_t)s->kv_heads * (size_t)s->head_dim : 0);
 }
 
+static int fetch_scores(const struct device_probe *p, const struct kept *kept, int content,
+                        struct device_outcome *out, struct err *e)
+{
+    size_t m = (size_t)p->s.m, heads = (size_t)p->b->model->shape.heads;
+    double *each = xmalloc(m * heads * sizeof *each);
+    double *most = out->output[0].scores[content] = xcalloc(m, sizeof *most);
+    cudaError_t code =
+        cudaMemcpy(each, kept->scores[content], m * heads * sizeof *each, cudaMemcpyDeviceToHost);
+    for (size_t i = 0; i < m * heads && !code; i++)
+        most[i / heads] = fmax(most[i / heads], each[i]);
+    free(each);
+    CU(code);
+    return 0;
+}
+
 /* Rows of all outputs lie side by side: q, k, v in attn_in, one elsewhere. */
 static int fetch_truth(const struct device_probe *p, const struct kept *kept, int content,
                        struct device_outcome *out, struct err *e)
@@ -318,7 +334,7 @@ static int fetch_truth(const struct device_probe *p, const struct kept *kept, in
     }
     free(rows);
     CU(code);
-    return 0;
+    return p->o.region == REGION_ATTN ? fetch_scores(p, kept, content, out, e) : 0;
 }
 
 /* Inputs as the producer left them, straight from the staged memory. */
@@ -348,6 +364,9 @@ int outcome_reference(struct device_probe *p, struct kept *kept, int content, st
     case_walk(p, &w, &choice);
     if (eager_region(&w, p->o.region, p->layer, e) || outcome_keep(p, kept, content, true, e) ||
         run_truth(p, e))
+        return -1;
+    if (p->o.region == REGION_ATTN &&
+        keep(p, p->raw64.data, 8L * p->s.m * p->b->model->shape.heads, &kept->scores[content], e))
         return -1;
     return keep(p, p->out64.data, (int64_t)p->s.m * (int64_t)truth_cols(p) * 8,
                 &kept->truth[content], e);

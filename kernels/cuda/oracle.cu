@@ -107,21 +107,26 @@ KERNEL oracle_finish(const __grid_constant__ struct oracle_finish_args a)
 KERNEL oracle_attn(const __grid_constant__ struct oracle_attn_args a)
 {
     enum { EACH = 4 }; /* heads up to 128 */
-    __shared__ double tops[8], sums[8], part[8][128];
+    __shared__ double tops[8], sums[8], sizes[8], part[8][128];
     int head = blockIdx.x, t = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int each = a.head_dim / 32, kvh = head / (a.heads / a.kv_heads);
     const float *q = a.q + ((size_t)t * a.heads + head) * a.head_dim;
-    double top = -1e300, sum = 0, o[EACH] = {0};
+    double top = -1e300, sum = 0, sized = 0, o[EACH] = {0};
     for (int p = warp; p <= a.position[t]; p += 8) {
         size_t page = a.page_table[a.pages_at[t] + p / KV_PAGE];
         size_t at = ((page * a.kv_heads + kvh) * KV_PAGE + p % KV_PAGE) * a.head_dim;
-        double dot = 0;
-        for (int i = 0; i < each; i++)
-            dot += (double)q[lane * each + i] *
-                   (double)from_bf16(((const bf16 *)a.k_pages)[at + lane * each + i]);
+        double dot = 0, size = 0;
+        for (int i = 0; i < each; i++) {
+            double one = (double)q[lane * each + i] *
+                         (double)from_bf16(((const bf16 *)a.k_pages)[at + lane * each + i]);
+            dot += one;
+            size += fabs(one);
+        }
         dot = warp_add(dot) * (double)a.scale;
+        size = warp_add(size) * (double)a.scale;
         double higher = dot > top ? dot : top, keep = exp(top - higher), add = exp(dot - higher);
         sum = sum * keep + add;
+        sized = sized * keep + add * size;
         for (int i = 0; i < each; i++)
             o[i] = o[i] * keep +
                    add * (double)from_bf16(((const bf16 *)a.v_pages)[at + lane * each + i]);
@@ -130,15 +135,20 @@ KERNEL oracle_attn(const __grid_constant__ struct oracle_attn_args a)
     if (lane == 0) {
         tops[warp] = top;
         sums[warp] = sum;
+        sizes[warp] = sized;
     }
     for (int i = 0; i < each; i++)
         part[warp][lane * each + i] = o[i];
     __syncthreads();
-    double highest = tops[0], total = 0;
+    double highest = tops[0], total = 0, all = 0;
     for (int w = 1; w < 8; w++)
         highest = tops[w] > highest ? tops[w] : highest;
-    for (int w = 0; w < 8; w++)
+    for (int w = 0; w < 8; w++) {
         total += sums[w] * exp(tops[w] - highest);
+        all += sizes[w] * exp(tops[w] - highest);
+    }
+    if (threadIdx.x == 0)
+        a.scores[(size_t)t * a.heads + head] = all / total;
     for (int i = threadIdx.x; i < a.head_dim; i += 256) {
         double v = 0;
         for (int w = 0; w < 8; w++)

@@ -199,8 +199,9 @@ static int compare_case(struct check *k, const struct planned *p, const struct d
                  exact_region(p->shape.region) && rule.precision == PRECISION_F32;
     for (int c = 0; c < out->contents; c++)
         for (int i = 0; i < out->outputs; i++) {
-            struct outcome o = {out->output[i].rows, out->output[i].cols, out->output[i].own[c],
-                                out->output[i].eager[c], out->output[i].truth[c]};
+            struct outcome o = {out->output[i].rows,     out->output[i].cols,
+                                out->output[i].own[c],   out->output[i].eager[c],
+                                out->output[i].truth[c], out->output[i].scores[c]};
             if (compare(j, &rule, &o, err) == 0)
                 continue;
             if (out->outputs > 1)
@@ -220,6 +221,7 @@ static void outcome_free(struct device_outcome *out)
             free(out->output[i].own[n]);
             free(out->output[i].eager[n]);
             free(out->output[i].truth[n]);
+            free(out->output[i].scores[n]);
         }
 }
 

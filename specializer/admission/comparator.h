@@ -25,6 +25,7 @@ struct outcome {
     int32_t rows, cols;
     const float *own, *eager;
     const double *truth;
+    const double *scores; /* [rows], of attention: as in struct device_outcome; or NULL */
 };
 
 /* Worst values over everything judged. Errors are relative to the row: max |a - b| / max |truth|

@@ -136,21 +136,25 @@ static double farthest(const struct model_shape *s, enum region r, int o,
 }
 
 /* What a point makes of a case, against the oracle and eager, by the rule for what it declares of
- * its activations. Only those that declare less than a float's precision are looked at here. */
-static void hold_to(enum precision declared, const struct device_outcome *out, const char *what)
+ * its activations. Only those that declare less than a float's precision are looked at here, and
+ * attention, whose yardstick are its scores, too. */
+static void hold_to(enum precision declared, bool attn, const struct device_outcome *out,
+                    const char *what)
 {
+    bool looked = declared || attn;
     const struct rule rule = {.factor = 2, .precision = declared};
     struct comparison j;
     struct err e = {""};
     int rc = 0;
     comparison_start(&j);
-    for (int c = 0; c < out->contents && rc == 0 && declared; c++)
+    for (int c = 0; c < out->contents && rc == 0 && looked; c++)
         for (int i = 0; i < out->outputs && rc == 0; i++) {
-            struct outcome o = {out->output[i].rows, out->output[i].cols, out->output[i].own[c],
-                                out->output[i].eager[c], out->output[i].truth[c]};
+            struct outcome o = {out->output[i].rows,     out->output[i].cols,
+                                out->output[i].own[c],   out->output[i].eager[c],
+                                out->output[i].truth[c], out->output[i].scores[c]};
             rc = compare(&j, &rule, &o, &e);
         }
-    if (declared)
+    if (looked)
         check(rc == 0, true, "%s: rms error %.2e, eager's %.2e: %s", what, j.own_rms, j.eager_rms,
               rc ? e.msg : "within what it declares");
 }
@@ -171,7 +175,9 @@ static void run_one(const struct model *model, const char *name, const struct te
     struct device_case one = {.shape = {.region = t->region, .layer = 1, .m = m}, .capture = &c};
     struct device_case drawn = {
         .shape = {t->region, 0, m, m, 60, true, true}, .random_params = true, .seed = 5};
-    struct device_outcome out = {0}, second = {0};
+    struct device_case large = drawn;
+    struct device_outcome out = {0}, second = {0}, third = {0};
+    bool attn = t->region == REGION_ATTN;
     struct oracle_out truth;
     enum device_verdict v = DEVICE_ERROR;
     struct err e = {""};
@@ -197,12 +203,17 @@ static void run_one(const struct model *model, const char *name, const struct te
               t->id, m, i, far);
     }
     if (p && v == DEVICE_OK)
-        hold_to(declared, &out, "     real weights");
+        hold_to(declared, attn, &out, "     real weights");
     if (p && v == DEVICE_OK)
         v = ops->run(p, &drawn, 1, &second, &done, &failed, &e);
     check(v == DEVICE_OK, true, "%s %s m=%d passes a drawn case: %s", name, t->id, m, e.msg);
     if (p && v == DEVICE_OK)
-        hold_to(declared, &second, "     drawn weights");
+        hold_to(declared, attn, &second, "     drawn weights");
+    large.fill = FILL_LARGE;
+    if (p && v == DEVICE_OK && attn)
+        v = ops->run(p, &large, 1, &third, &done, &failed, &e);
+    if (p && v == DEVICE_OK && attn)
+        hold_to(declared, attn, &third, "     large scores");
     if (p && v == DEVICE_OK)
         v = ops->finish(p, &e);
     check(v == DEVICE_OK, true, "%s %s m=%d leaves memory in order: %s", name, t->id, m, e.msg);

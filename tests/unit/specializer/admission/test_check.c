@@ -19,8 +19,8 @@
 enum { COLS = 8 };
 
 /* Two rows whose truth is 1, 2, ... 8; eager is off by `eager` and own by `own` in element 7. */
-static int judged(double eager, double own, double scale, const struct rule *rule,
-                  struct comparison *j, struct err *err)
+static int judged_with(double eager, double own, double scale, const double *scores,
+                       const struct rule *rule, struct comparison *j, struct err *err)
 {
     double truth[2 * COLS];
     float e[2 * COLS], o[2 * COLS];
@@ -30,9 +30,15 @@ static int judged(double eager, double own, double scale, const struct rule *rul
     }
     e[7] = (float)(truth[7] * (1 + eager));
     o[7] = (float)(truth[7] * (1 + own));
-    struct outcome out = {2, COLS, o, e, truth};
+    struct outcome out = {2, COLS, o, e, truth, scores};
     comparison_start(j);
     return compare(j, rule, &out, err);
+}
+
+static int judged(double eager, double own, double scale, const struct rule *rule,
+                  struct comparison *j, struct err *err)
+{
+    return judged_with(eager, own, scale, NULL, rule, j, err);
 }
 
 static void comparator_allows_twice_the_error_of_eager_and_not_three_times(void **state)
@@ -69,6 +75,23 @@ static void comparator_forgives_a_few_units_of_float_when_eager_was_exact(void *
     assert_int_equal(judged(0, 1.5e-7, 1, &rule, &j, &err), 0);
     assert_false(j.bit_equal);
     assert_int_equal(judged(0, 2e-6, 1, &rule, &j, &err), -1);
+}
+
+/* A score of 100 is stored to 100 units: 4 of those are as good as a float, what bf16 or TF32 would
+ * make of it is not, and neither is it where scores are small. */
+static void comparator_forgives_in_attention_what_scores_cost(void **state)
+{
+    (void)state;
+    const struct rule rule = {.factor = 2};
+    const double large[2] = {100, 100}, small[2] = {0.5, 0.5}, other_row[2] = {0, 100};
+    const double stored = 100 * 0x1p-24, tf32 = 100 * 0x1p-12;
+    struct comparison j;
+    struct err err;
+    assert_int_equal(judged_with(stored / 2, 4 * stored, 1, large, &rule, &j, &err), 0);
+    assert_int_equal(judged(stored / 2, 4 * stored, 1, &rule, &j, &err), -1);
+    assert_int_equal(judged_with(stored / 2, 4 * stored, 1, small, &rule, &j, &err), -1);
+    assert_int_equal(judged_with(stored / 2, 4 * stored, 1, other_row, &rule, &j, &err), -1);
+    assert_int_equal(judged_with(stored / 2, tf32 / 4, 1, large, &rule, &j, &err), -1);
 }
 
 static void comparator_demands_bits_or_exactness_where_the_rule_says_so(void **state)
@@ -400,6 +423,7 @@ int main(void)
         cmocka_unit_test(comparator_allows_twice_the_error_of_eager_and_not_three_times),
         cmocka_unit_test(comparator_has_no_absolute_tolerance_for_small_outputs),
         cmocka_unit_test(comparator_forgives_a_few_units_of_float_when_eager_was_exact),
+        cmocka_unit_test(comparator_forgives_in_attention_what_scores_cost),
         cmocka_unit_test(comparator_demands_bits_or_exactness_where_the_rule_says_so),
         cmocka_unit_test(comparator_refuses_what_is_not_finite_by_row),
         cmocka_unit_test(comparator_gives_a_declared_precision_its_budget_and_no_more),
