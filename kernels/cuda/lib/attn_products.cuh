@@ -8,8 +8,8 @@
  * needs three rows: for up to 4 heads they are rows g, g + 4 and g + 8 of one product, for up to 8
  * heads g and g + 8 of one, and g of another. Tensor cores cut sums off instead of rounding them,
  * so none stays in them for longer than 32 columns or a page: those are added up by ordinary units.
- * A score is then wrong by 3 or 4 float units of what it is summed up from, where eager's is by one;
- * admission allows 8 (specializer/admission/comparator.c).
+ * A score is then wrong by 3 or 4 float units of what it is summed up from, where eager's is by
+ * one; admission allows 8 (specializer/admission/comparator.c).
  *
  * Included behind the constants HD, G, PASSES and CHUNKS and a struct pages that has key() and
  * values() of the page that is open (attn_pages.cuh, attn_share.cuh).
