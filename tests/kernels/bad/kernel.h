@@ -206,6 +206,37 @@ static inline void good_head(const struct head_args *a, const struct team *t)
     }
 }
 
+/* ---- weights repacked to rows of floats ---- */
+
+static inline int64_t float_rows_bytes(const struct weight *w)
+{
+    return (int64_t)w->rows * w->cols * 4;
+}
+
+static inline void pack_float_rows(const struct weight *w, void *packed, int32_t row0, int32_t row1)
+{
+    for (int32_t r = row0; r < row1; r++)
+        row_float(w, r, (float *)packed + (int64_t)r * w->cols);
+}
+
+static inline void packed_head(const void *args, const struct team *t)
+{
+    struct head_args a = *(const struct head_args *)args;
+    a.w.data = a.w.packed;
+    a.w.type = DTYPE_F32;
+    good_head(&a, t);
+}
+
+#define PACKED_KERNEL(REGION, RUN, BYTES, PACK)                         \
+    const struct cpu_kernel whet_kernel = {.abi = WHET_CPU_ABI,         \
+                                           .region = REGION,            \
+                                           .m_max = 16,                 \
+                                           .run = RUN,                  \
+                                           .scratch_bytes = no_scratch, \
+                                           .layout = "float rows",      \
+                                           .packed_bytes = BYTES,       \
+                                           .pack = PACK}
+
 /* Raw system calls, for kernels that would reach outside without naming a library function. */
 #if defined(__x86_64__)
 static inline long system_call(long number, long a, long b, long c)
