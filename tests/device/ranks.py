@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ranks.py PROGRAM... -- MODEL,... RANKS,... [--search SECONDS] [option...]: one process and several.
+"""ranks.py PROGRAM... -- MODEL,... RANKS,... [--search SECONDS] [--hosts] [option...]: one process and several.
 
 Starts `PROGRAM... serve` once for each number of ranks and each model, asks the same questions
 greedily and compares tokens and log-probabilities. Several ranks on one GPU sum through the host's
@@ -8,11 +8,17 @@ memory (engine/cuda/collective_host.c), so this holds everything but NCCL agains
 --search: after that the most ranks serve for so long while kernels are searched for; says how many
 slots got one, with what table each rank's last step ran, and how the answers compare; then a rank
 is killed while it computes, and how and when the server ended is said.
+
+--hosts: several ranks are started one by one with the variables of a launcher, each with a GPU that
+it alone sees, and all but rank 0 as on a machine of their own: in namespaces with another boot id
+and another host name, by which whet and NCCL tell machines apart. So sums go over sockets, and
+kernels to other ranks in messages. Needs root.
 """
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,18 +29,46 @@ import urllib.request
 
 PROMPTS = ["sharp tools", "The river is wide and the boat is small. " * 12, "a"]
 TOKENS = 48
+OTHER_MACHINE = ["unshare", "--mount", "--uts", "sh", "-ec",
+                 'mount --bind "$1" /proc/sys/kernel/random/boot_id; hostname "$2"; shift 2; exec "$@"', "sh"]
+
+
+def launched(rank, world, port):
+    """The environment of a rank that a launcher started on a machine with one GPU."""
+    return {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "CUDA_VISIBLE_DEVICES": str(rank),
+            "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
 
 
 class Server:
-    def __init__(self, program, model, ranks, options, search=False):
+    def __init__(self, program, model, ranks, options, search=False, hosts=False):
         self.folder = tempfile.TemporaryDirectory()
-        self.process = subprocess.Popen(
-            [*program, "serve", "--model", model, "--port", "0",
-             f"--specializer-enabled={'true' if search else 'false'}",
-             "--store", self.folder.name + "/s.db", f"--engine-ranks={ranks}", *options],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        command = [*program, "serve", "--model", model, "--port", "0",
+                   f"--specializer-enabled={'true' if search else 'false'}"]
+        hosts, port, self.others, env = hosts and ranks > 1, free_port(), [], None
+        if hosts:
+            env = launched(0, ranks, port)
+            options = ["--engine-ranks=env", *options]
+        else:
+            options = [f"--engine-ranks={ranks}", *options]
+        self.process = subprocess.Popen([*command, "--store", self.folder.name + "/s.db", *options],
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
         self.log = []
         threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True).start()
+        for rank in range(1, ranks) if hosts else ():
+            boot = os.path.join(self.folder.name, f"boot{rank}")
+            with open(boot, "w") as f:
+                f.write(f"{rank:08d}-0000-4000-8000-000000000000\n")
+            self.others.append(subprocess.Popen(
+                [*OTHER_MACHINE, boot, f"host{rank}", *command, "--store",
+                 f"{self.folder.name}/s{rank}.db", *options],
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=launched(rank, ranks, port)))
         found = re.search(r"http://\S+", self.process.stdout.readline())
         if not found:
             raise RuntimeError("".join(self.log)[-1500:])
@@ -73,7 +107,7 @@ class Server:
 
     def stop(self):
         self.process.terminate()
-        return self.process.wait(30)
+        return max([self.process.wait(30), *(p.wait(30) for p in self.others)])
 
 
 def agree(want, got):
@@ -100,8 +134,8 @@ def killed(s):
     return f"rank 1 killed while it computes ({busy}): exit {rc} after {time.time() - begun:.2f} s"
 
 
-def search(program, model, ranks, seconds, options, want):
-    s = Server(program, model, ranks, options, search=True)
+def search(program, model, ranks, seconds, options, want, hosts):
+    s = Server(program, model, ranks, options, search=True, hosts=hosts)
     end, took, tables = time.time() + seconds, [], {}
     while time.time() < end:
         t0 = time.time()
@@ -130,11 +164,14 @@ def main():
         where = options.index("--search")
         seconds = int(options[where + 1])
         del options[where:where + 2]
+    hosts = "--hosts" in options
+    if hosts:
+        options.remove("--hosts")
     for model in models.split(","):
         said = {}
         for n in map(int, ranks.split(",")):
             try:
-                s = Server(program, model, n, options)
+                s = Server(program, model, n, options, hosts=hosts)
                 t0 = time.time()
                 said[n] = [s.ask(p) for p in PROMPTS]
                 took = time.time() - t0
@@ -151,7 +188,7 @@ def main():
                 if "memory plan" in text or "rank 1" in text or "through" in text or "NCCL" in text:
                     print("   ", text.split("Z ", 1)[-1].strip()[:170])
         if seconds:
-            search(program, model, max(said), seconds, options, said[min(said)])
+            search(program, model, max(said), seconds, options, said[min(said)], hosts)
 
 
 main()
