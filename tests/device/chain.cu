@@ -7,7 +7,7 @@
 //         [--points FILE]
 //
 // Builds the step of Llama-3.2-1B, Qwen3-1.7B, 4B, 0.6B, Llama-3.2-3B, Llama-3.1-8B or a rank's
-// half of Qwen3-4B (--model 0 to 6) with random bf16 weights as one graph
+// half of Qwen3-4B or Llama-3.1-8B (--model 0 to 7) with random bf16 weights as one graph
 // with programmatic edges, five kernels a layer and the head, each compiled from kernels/*.cu by
 // NVRTC (chain_step.hpp). Every variant is compared with reference.cuh on its region before it is
 // timed, and the step's logits in the end (chain_check.hpp). Then a coordinate search on the time

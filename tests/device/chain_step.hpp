@@ -19,6 +19,7 @@ static const model models[] = {
     {"llama-3.2-3b", 28, 3072, 24, 8, 128, 8192, 128256, 0},
     {"llama-3.1-8b", 32, 4096, 32, 8, 128, 14336, 128256, 0},
     {"qwen3-4b/2", 36, 2560, 16, 4, 128, 4864, 75968, 1},
+    {"llama-3.1-8b/2", 32, 4096, 16, 4, 128, 7168, 64128, 0},
 };
 
 static const int regions[] = {REGION_ATTN_IN, REGION_ATTN,    REGION_ATTN_OUT,
