@@ -27,6 +27,7 @@
 /* cuda/brick_mma.def has them; whoever compiles this gives each a value. */
 #define TERMS 1 /* eager, which this is compared with, has one, too */
 #define STAGE 0
+#define MEET 0
 
 /* ---- legality ----------------------------------------------------------------------------- */
 

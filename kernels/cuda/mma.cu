@@ -12,12 +12,15 @@
  * blocks of a cluster share K, and each reads its part only. Their partial sums meet in shared
  * memory: token t belongs to block t % SPLIT, where the others store theirs tile by tile; one
  * cluster barrier at the end, or where they do not all fit one for each REDUCE of passes, while the
- * next weights are on their way. For q/k norm a cluster owns whole heads.
+ * next weights are on their way. That barrier is a fence of the whole device; with MEET there is
+ * none behind the wait, and who finishes a token awaits each of its sums (lib/await.cuh). For q/k
+ * norm a cluster owns whole heads.
  *
  * Norm: x * gain is multiplied; 1/rms(x) is applied to the finished sum. One rounded number is then
  * as good as eager's only on average, and the error rule looks at the worst: so TERMS=2, or NORMED,
  * which multiplies by 1/rms(x) first and rounds what eager rounds. Blocks that share K post each
- * other their sums of squares for that (lib/inbox.cuh). Residual: it is where the sum starts.
+ * other their sums of squares for that (lib/inbox.cuh, or as sums with MEET). Residual: it is where
+ * the sum starts.
  *
  * What binds at 64 tokens, by reckoning: at 4.3 TB/s a multiprocessor gets 18.5 bytes a clock, so a
  * tile of weights (16 rows, 32 columns, 1 KB) every 55. Its products take 25 clocks of tensor cores

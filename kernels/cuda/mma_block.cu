@@ -28,6 +28,7 @@
 #define SPARE 0
 #define TERMS 1
 #define REDUCE 0
+#define MEET 0
 #define NORMED (HAS_NORM ? 2 : 0)
 
 /* ---- legality ----------------------------------------------------------------------------- */

@@ -103,6 +103,15 @@ __device__ __forceinline__ void finish_sums(const struct region_args &a, const s
             }
 }
 
+/* MEET: at a kernel's start, the places of what this block will get. */
+__device__ __forceinline__ void empty_places(float *part, struct extra *e)
+{
+    empty<SMEM_PART, THREADS>(part);
+    if (HAS_NORM)
+        empty<sizeof e->squares, THREADS>(e->squares);
+    come_emptied();
+}
+
 /* A pass's sums, kept in the shared memory of the token's block. 8 is a multiple of SPLIT, so both
  * tokens of a lane have the same two owners in every tile of 8. */
 __device__ __forceinline__ void keep_sums(const struct where &at, float *part, int p,
@@ -126,20 +135,26 @@ __device__ __forceinline__ void keep_sums(const struct where &at, float *part, i
                 int further = n * (8 / SPLIT) * KEPT_LD + r * 16 + j / 2 * 8;
                 if (n * 8 + 2 * at.q + j % 2 >= M)
                     continue;
-                if (SPLIT > 1)
+                if (MEET)
+                    send(peer[j % 2] + further * 4, c[r][n][j]);
+                else if (SPLIT > 1)
                     store_at(peer[j % 2] + further * 4, c[r][n][j]);
                 else
                     own[j % 2][further] = c[r][n][j];
             }
 }
 
-/* The sum of four neighbouring kept rows over the cluster's blocks, or a unit's warps. */
+/* The sum of four neighbouring kept rows over the cluster's blocks, or a unit's warps. MEET: once
+ * all are here. */
 __device__ __forceinline__ float4 kept_sum(const float *part, int slot, int row)
 {
-    float4 v = make_float4(0, 0, 0, 0);
+    float4 v = make_float4(0, 0, 0, 0), came[SPLIT * KW];
+    if (MEET)
+        await_all(came, part + slot * KEPT_LD + row, SLOTS * KEPT_LD);
 #pragma unroll
     for (int p = 0; p < SPLIT * KW; p++) {
-        float4 b = *(const float4 *)(part + ((size_t)p * SLOTS + slot) * KEPT_LD + row);
+        float4 b =
+            MEET ? came[p] : *(const float4 *)(part + ((size_t)p * SLOTS + slot) * KEPT_LD + row);
         v.x += b.x, v.y += b.y, v.z += b.z, v.w += b.w;
     }
     return v;
@@ -214,7 +229,7 @@ __device__ __forceinline__ void finish_kept(const struct region_args &a, const s
     for (int i = threadIdx.x; i < SLOTS * (rows / 4); i += THREADS) {
         int slot = i / (rows / 4), kept = i % (rows / 4) * 4, t = slot * SPLIT + at.rank;
         int row = row_of(at, first, kept);
-        float4 s = kept_sum(part, slot, kept);
+        float4 s = MEET && t >= M ? make_float4(0, 0, 0, 0) : kept_sum(part, slot, kept);
         float f = SCALED && t < M ? scale_of(a, e, t) : 1;
         float v[4] = {s.x * f, s.y * f, s.z * f, s.w * f};
         finish_four(a, e, row, t, v);

@@ -54,10 +54,10 @@ __device__ __forceinline__ void multiply_all(const struct region_args &a, const 
             begin_sums(a, at, tile, c);
     }
     if (KEPT && !REDUCE) {
-        if (SPLIT > 1) {
+        if (SPLIT > 1 && !MEET) {
             cluster_arrive();
             cluster_wait();
-        } else {
+        } else if (!MEET) {
             __syncthreads();
         }
         finish_kept(a, at, e, part, 0, at.units, best);
@@ -83,7 +83,9 @@ KERNEL BOUNDS whet_kernel(const __grid_constant__ struct region_args a)
     fragments buffer;
     if (TRIGGER == 0)
         release_next();
-    if (SPLIT > 1 && NORMED)
+    if (MEET)
+        empty_places((float *)(shared + SMEM_X), &e);
+    else if (SPLIT > 1 && NORMED)
         inbox_open(&e.in, SPLIT * NT * 8 * 4);
     else if (SPLIT > 1)
         cluster_come();

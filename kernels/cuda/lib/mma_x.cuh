@@ -9,6 +9,7 @@
 #ifndef WHET_KERNELS_CUDA_LIB_MMA_X_CUH
 #define WHET_KERNELS_CUDA_LIB_MMA_X_CUH
 
+#include "cuda/lib/await.cuh"
 #include "cuda/lib/inbox.cuh"
 #include "cuda/lib/mma.cuh"
 #include "cuda/lib/shape.cuh"
@@ -178,7 +179,7 @@ struct extra {
     float rotation[AT_ATTN_IN ? SLOTS : 1][HEAD_DIM / 2][2]; /* cosine and sine of a token */
     __align__(16) float gain[2][QK ? HEAD_DIM : 4];          /* of q and k heads */
     int kv_at[SLOTS];                                        /* -1: no token there */
-    inbox in;                                                /* NORMED: for squares */
+    inbox in;                                                /* NORMED without MEET: for squares */
 };
 
 /* Where column i, a multiple of four, lies in its row: a lane's eight of 32 columns are neighbours,
@@ -214,13 +215,16 @@ __device__ __forceinline__ void put_x(bf16 *x, int t, int c, float4 v)
                        pack_bf16(v.z - low_bf16(high.y), v.w - high_bf16(high.y)));
 }
 
-/* 1/rms of token t's input over LIFT, once every block's part of the sum of squares is here */
+/* 1/rms of token t's input over LIFT, once every block's part of the sum of squares is here, which
+ * is awaited with MEET: by who got them (give_squares()). */
 __device__ __forceinline__ float scale_of(const struct region_args &a, const struct extra *e, int t)
 {
 #if HAS_NORM
-    float sum = 0;
+    float sum = 0, part[SPLIT];
+    if (MEET)
+        await_all(part, &e->squares[0][t], NT * 8);
     for (int p = 0; p < SPLIT; p++)
-        sum += e->squares[p][t];
+        sum += MEET ? part[p] : e->squares[p][t];
     return rsqrtf(sum / K + a.eps) * (1 / LIFT);
 #else
     return 1.0f;
@@ -289,7 +293,8 @@ __device__ __forceinline__ void add_squares(const group &v, int b, float *sum)
     }
 }
 
-/* The tokens' sums of squares, of which this lane has sum[], to all blocks of the cluster. */
+/* The tokens' sums of squares, of which this lane has sum[], to all blocks of the cluster; with
+ * MEET to those that await them. */
 __device__ __forceinline__ void give_squares(const struct where &at, struct extra *e, int first,
                                              const float *sum)
 {
@@ -301,7 +306,10 @@ __device__ __forceinline__ void give_squares(const struct where &at, struct extr
         float all = warp_sum(sum[s]), *to = &e->squares[at.rank][t];
         if (SPLIT == 1 && at.lane == 0)
             *to = all;
-        else if (SPLIT > 1 && at.lane < SPLIT && NORMED)
+        else if (MEET && at.lane < SPLIT) {
+            if (NORMED || (at.lane == t % SPLIT && t < M))
+                send(peer_of(to, at.lane), all);
+        } else if (SPLIT > 1 && at.lane < SPLIT && NORMED)
             post(to, &e->in, at.lane, all);
         else if (SPLIT > 1 && at.lane < SPLIT)
             store_peer(to, at.lane, all);
@@ -362,7 +370,7 @@ __device__ __forceinline__ void take(const struct region_args &a, const struct w
             take_group(a, at, x, e, first + s * WARPS, v);
         if (!NORMED)
             continue;
-        if (SPLIT > 1)
+        if (SPLIT > 1 && !MEET)
             inbox_wait(&e->in);
         __syncwarp();
 #pragma unroll 1
