@@ -35,8 +35,9 @@ OTHER_MACHINE = ["unshare", "--mount", "--uts", "sh", "-ec",
 
 def launched(rank, world, port):
     """The environment of a rank that a launcher started on a machine with one GPU."""
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(world)))
     return {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": "0",
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "CUDA_VISIBLE_DEVICES": str(rank),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "CUDA_VISIBLE_DEVICES": gpus.split(",")[rank],
             "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
 
 
