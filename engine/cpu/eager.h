@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* eager.h - the trusted kernels of the CPU backend: plain C, and OpenBLAS for wide M.
+/* eager.h - the trusted kernels of the CPU backend: plain C, and OpenBLAS for some wide M.
  *
  * Always loaded, never replaced, written to be read. Up to EAGER_NARROW tokens every dot product
  * is computed in the canonical order (kernels/cpu/lib/lanes.h): 16 lanes, fused multiply-adds,

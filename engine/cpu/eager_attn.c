@@ -6,16 +6,24 @@
  * kv head's pages stay in one core's cache from layer to layer.
  *
  * Wide steps: spans of many tokens (prefill chunks) go by blocks of QUERIES tokens of one kv head:
- * KEYS keys and values at a time are gathered out of their pages and multiplied by OpenBLAS, with
- * the running maximum and sum of online softmax (Milakov and Gimelshein 2018), so working memory
- * does not grow with the context. Spans of few tokens in a wide step take the narrow way.
+ * KEYS keys and values at a time are gathered out of their pages and multiplied, TILE tokens of a
+ * head after the other, with the running maximum and sum of online softmax (Milakov and Gimelshein
+ * 2018), so working memory does not grow with the context. The products are of eager_product.c,
+ * which takes keys turned around, 16 positions a panel, or of OpenBLAS, which packs both factors
+ * first, and that costs more than products of this size do. Spans of few tokens in a wide step take
+ * the narrow way.
  */
 #include <math.h>
 
 #include "engine/cpu/eager_impl.h"
 #include "engine/cpu/vec.h"
 
-enum { QUERIES = 64, KEYS = 256, BLOCKED_FROM = 8 };
+#if defined(EAGER_HAS_PRODUCT)
+enum { TILE = 12, QUERIES = 60, KEYS = 256, STRIDE = EAGER_PRODUCT_STRIDE };
+#else
+enum { TILE = 64, QUERIES = 64, KEYS = 256, STRIDE = KEYS };
+#endif
+enum { BLOCKED_FROM = 8 };
 
 /* Rows of one kv head in one page. */
 static const float *page_rows(const struct attn_args *a, const void *pages, const struct span *s,
@@ -65,11 +73,9 @@ static float maximum(const float *p, int32_t n)
     int32_t j = 0;
     for (; j + VEC <= n; j += VEC) {
         vec v = VEC_LOAD(vec, p + j);
-        most = vec_select(v > most, v, most);
+        most = vec_max(v, most);
     }
-    float top = -INFINITY;
-    for (int i = 0; i < VEC; i++)
-        top = most[i] > top ? most[i] : top;
+    float top = vec_largest(most);
     for (; j < n; j++)
         top = p[j] > top ? p[j] : top;
     return top;
@@ -165,8 +171,8 @@ static void attn_narrow(const struct attn_args *a, const struct team *team)
 
 /* Working memory of one block: the heads of a group share gathered keys and values. */
 struct block {
-    float *k, *v;     /* [KEYS, head_dim] */
-    float *p;         /* [QUERIES, KEYS] */
+    float *k, *v;     /* [KEYS, head_dim]; k for eager_product.c: [KEYS / 16, head_dim, 16] */
+    float *p;         /* [TILE, STRIDE] */
     float *top, *sum; /* [group, QUERIES] */
     float *o;         /* [group, QUERIES, head_dim] */
 };
@@ -174,11 +180,11 @@ struct block {
 static struct block block_open(const struct attn_args *a)
 {
     int64_t hd = a->head_dim, group = a->heads / a->kv_heads;
-    int64_t floats = 2 * KEYS * hd + QUERIES * KEYS + group * QUERIES * (2 + hd);
+    int64_t floats = 2 * KEYS * hd + TILE * STRIDE + group * QUERIES * (2 + hd);
     struct block b = {.k = eager_arena(EAGER_INNER, floats * (int64_t)sizeof(float))};
     b.v = b.k + KEYS * hd;
     b.p = b.v + KEYS * hd;
-    b.top = b.p + QUERIES * KEYS;
+    b.top = b.p + TILE * STRIDE;
     b.sum = b.top + group * QUERIES;
     b.o = b.sum + group * QUERIES;
     for (int64_t i = 0; i < group * QUERIES; i++) {
@@ -189,6 +195,77 @@ static struct block block_open(const struct attn_args *a)
     return b;
 }
 
+#if defined(EAGER_HAS_PRODUCT)
+
+/* Whole pages: what lies behind the context is multiplied, and then hidden. */
+static void keys_of_page(const float *k, int32_t head_dim, int32_t rows, float *to)
+{
+    (void)rows;
+    EAGER(turn)(k, head_dim, head_dim, to);
+}
+
+/* p = scale q k^T for `rows` rows of q and p and `keys` positions, or up to 15 more. */
+static void product_scores(const struct block *b, const float *q, int32_t ldq, float scale,
+                           int32_t hd, int32_t rows, int32_t keys)
+{
+    float scales[TILE];
+    for (int i = 0; i < TILE; i++)
+        scales[i] = scale;
+    struct eager_product p = {.m = rows,
+                              .columns = (keys + LANES - 1) / LANES * LANES,
+                              .k = hd,
+                              .x = q,
+                              .ldx = ldq,
+                              .w = b->k,
+                              .panel = (int64_t)hd * LANES,
+                              .row = LANES,
+                              .y = b->p,
+                              .ldy = STRIDE,
+                              .scale = scales};
+    EAGER(product)(&p);
+}
+
+/* o += p v */
+static void product_values(const struct block *b, int32_t hd, int32_t rows, int32_t keys, float *o)
+{
+    struct eager_product p = {.m = rows,
+                              .columns = hd,
+                              .k = keys,
+                              .add = 1,
+                              .x = b->p,
+                              .ldx = STRIDE,
+                              .w = b->v,
+                              .panel = LANES,
+                              .row = hd,
+                              .y = o,
+                              .ldy = hd};
+    EAGER(product)(&p);
+}
+
+#else
+
+static void keys_of_page(const float *k, int32_t head_dim, int32_t rows, float *to)
+{
+    memcpy(to, k, (size_t)rows * (size_t)head_dim * sizeof *to);
+}
+
+/* p = scale q k^T for `rows` rows of q and p and `keys` positions. */
+static void product_scores(const struct block *b, const float *q, int32_t ldq, float scale,
+                           int32_t hd, int32_t rows, int32_t keys)
+{
+    eager_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, keys, hd, scale, q, ldq, b->k, hd, 0,
+                b->p, STRIDE);
+}
+
+/* o += p v */
+static void product_values(const struct block *b, int32_t hd, int32_t rows, int32_t keys, float *o)
+{
+    eager_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, hd, keys, 1, b->p, STRIDE, b->v,
+                hd, 1, o, hd);
+}
+
+#endif
+
 static void gather(const struct attn_args *a, const struct span *s, int32_t kvh, int32_t first,
                    int32_t n, const struct block *b)
 {
@@ -196,7 +273,7 @@ static void gather(const struct attn_args *a, const struct span *s, int32_t kvh,
         int32_t rows = n - j < KV_PAGE ? n - j : KV_PAGE;
         size_t bytes = (size_t)rows * (size_t)a->head_dim * sizeof(float);
         int64_t page = (first + j) / KV_PAGE, at = (int64_t)j * a->head_dim;
-        memcpy(b->k + at, page_rows(a, a->k_pages, s, page, kvh), bytes);
+        keys_of_page(page_rows(a, a->k_pages, s, page, kvh), a->head_dim, rows, b->k + at);
         memcpy(b->v + at, page_rows(a, a->v_pages, s, page, kvh), bytes);
     }
 }
@@ -207,9 +284,12 @@ static void online_softmax(float *p, int32_t n, int32_t keys, float *top, float 
                            int32_t head_dim)
 {
     n = n < keys ? n : keys;
+    for (; n % LANES; n++) /* e^-inf = 0: whole vectors, the same sum */
+        p[n] = -INFINITY;
     float most = maximum(p, n), best = most > *top ? most : *top;
     float total = exponentials(p, n, best);
-    memset(p + n, 0, (size_t)(keys - n) * sizeof *p);
+    for (; n < keys; n++)
+        p[n] = 0;
     float shrink = lane_exp(*top - best); /* the first block: e^-inf = 0 */
     for (int32_t d = 0; shrink != 1 && d < head_dim; d++)
         o[d] *= shrink;
@@ -217,25 +297,30 @@ static void online_softmax(float *p, int32_t n, int32_t keys, float *top, float 
     *top = best;
 }
 
-/* Tokens [t0, t0 + rows) of a span against keys [first, first + keys), one head of the group. */
-static void block_head(const struct attn_args *a, const struct span *s, const struct block *b,
-                       int32_t t0, int32_t rows, int32_t first, int32_t keys, int32_t h, int32_t g)
+/* Tokens [t0 + i, t0 + i + rows) of a span, no more than a tile of the block at t0, against keys
+ * [first, first + keys), one head of the group. */
+static void block_tile(const struct attn_args *a, const struct span *s, const struct block *b,
+                       int32_t t0, int32_t i, int32_t rows, int32_t first, int32_t keys, int32_t h,
+                       int32_t g)
 {
-    int32_t hd = a->head_dim, ld = a->heads * hd;
-    const float *q = a->q + (int64_t)(s->first + t0) * ld + (int64_t)h * hd;
-    float *o = b->o + (int64_t)g * QUERIES * hd;
-    eager_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, keys, hd, a->scale, q, ld, b->k, hd,
-                0, b->p, KEYS);
-    for (int32_t i = 0; i < rows; i++) {
-        int32_t attended = s->context - s->count + t0 + i + 1 - first;
+    int32_t hd = a->head_dim, ld = a->heads * hd, row = g * QUERIES + i;
+    const float *q = a->q + (int64_t)(s->first + t0 + i) * ld + (int64_t)h * hd;
+    float *o = b->o + (int64_t)row * hd;
+    int32_t attended = s->context - s->count + t0 + i + 1 - first; /* by the first row */
+    if (attended + rows - 1 < keys)
+        keys = attended + rows - 1;
+    if (keys <= 0)
+        return;
+    product_scores(b, q, ld, a->scale, hd, rows, keys);
+    for (int32_t r = 0; r < rows; r++, attended++) {
+        float *p = b->p + (int64_t)r * STRIDE;
         if (attended > 0)
-            online_softmax(b->p + (int64_t)i * KEYS, attended, keys, &b->top[g * QUERIES + i],
-                           &b->sum[g * QUERIES + i], o + (int64_t)i * hd, hd);
+            online_softmax(p, attended, keys, &b->top[row + r], &b->sum[row + r],
+                           o + (int64_t)r * hd, hd);
         else
-            memset(b->p + (int64_t)i * KEYS, 0, (size_t)keys * sizeof *b->p);
+            memset(p, 0, (size_t)keys * sizeof *p);
     }
-    eager_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, hd, keys, 1, b->p, KEYS, b->v, hd,
-                1, o, hd);
+    product_values(b, hd, rows, keys, o);
 }
 
 static void attend_block(const struct attn_args *a, const struct span *s, int32_t t0, int32_t kvh)
@@ -247,7 +332,9 @@ static void attend_block(const struct attn_args *a, const struct span *s, int32_
         int32_t keys = n - first < KEYS ? n - first : KEYS;
         gather(a, s, kvh, first, keys, &b);
         for (int32_t g = 0; g < group; g++)
-            block_head(a, s, &b, t0, rows, first, keys, kvh * group + g, g);
+            for (int32_t i = 0; i < rows; i += TILE)
+                block_tile(a, s, &b, t0, i, rows - i < TILE ? rows - i : TILE, first, keys,
+                           kvh * group + g, g);
     }
     for (int32_t g = 0; g < group; g++) {
         for (int32_t i = 0; i < rows; i++) {
@@ -260,6 +347,14 @@ static void attend_block(const struct attn_args *a, const struct span *s, int32_
     }
 }
 
+/* Whose item this is. Later tokens look at more positions, so every other round goes backwards: a
+ * rank with a light item of one has a heavy item of the next. */
+static int32_t dealt_to(int32_t item, int32_t ranks)
+{
+    int32_t at = item % (2 * ranks);
+    return at < ranks ? at : 2 * ranks - 1 - at;
+}
+
 static void attn_wide(const struct attn_args *a, const struct team *team)
 {
     int32_t item = 0;
@@ -268,7 +363,7 @@ static void attn_wide(const struct attn_args *a, const struct team *team)
         int blocked = s->count >= BLOCKED_FROM;
         for (int32_t t = 0; t < s->count; t += blocked ? QUERIES : 1) {
             for (int32_t h = 0; h < (blocked ? a->kv_heads : a->heads); h++, item++) {
-                if (item % team->size != team->rank)
+                if (dealt_to(item, team->size) != team->rank)
                     continue;
                 if (blocked)
                     attend_block(a, s, t, h);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* eager_impl.h - what the files of the eager kernels share.
  *
- * eager_format.c, eager_linear.c, eager_attn.c and eager_region.c are compiled once for each
- * instruction set of interest with -DEAGER_ISA=<suffix>; EAGER(name) is name_<suffix>. eager.c,
- * compiled once, picks a table at run time. Row-major matrices with leading dimensions `ld`.
+ * eager_format.c, eager_linear.c, eager_product.c, eager_attn.c and eager_region.c are compiled
+ * once for each instruction set of interest with -DEAGER_ISA=<suffix>; EAGER(name) is
+ * name_<suffix>. eager.c, compiled once, picks a table at run time. Row-major matrices with leading
+ * dimensions `ld`.
  */
 #ifndef WHET_ENGINE_CPU_EAGER_IMPL_H
 #define WHET_ENGINE_CPU_EAGER_IMPL_H
@@ -66,7 +67,12 @@ void EAGER(linear)(const struct weight *w, const struct eager_input *in, int32_t
 
 /* eager_product.c: y[i * ldy + n] = (y if `add`, +) sum_k x[i * ldx + k] w[n][k], times scale[i] if
  * there is one, for m rows and `columns` columns. w[n][k] is at w[n / 16 * panel + k * row + n %
- * 16]; whole vectors of 16 are read. Only where vectors have 16 floats. */
+ * 16]; whole vectors of 16 are read. Only where vectors have 16 or 8 floats. An x with `ldx`
+ * EAGER_PRODUCT_STRIDE is spared a copy. */
+enum { EAGER_PRODUCT_STRIDE = 400 };
+#if defined(__AVX2__)
+#define EAGER_HAS_PRODUCT
+#endif
 struct eager_product {
     int32_t m, columns, k, add;
     const float *x, *w, *scale;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* eager_product.c - a matrix product of floats in register tiles, for vectors of 16.
+/* eager_product.c - a matrix product of floats in register tiles, for vectors of 16 or 8.
  *
  * Weights come in panels of 16 columns, so that a multiply-add takes one vector of them and one
  * broadcast x: no sums across lanes. TOKENS x COLS sums are in registers while up to CHUNK products
@@ -7,17 +7,24 @@
  * copied beside itself first: it stays in the first-level cache while all panels pass by, and its
  * rows are a constant apart, which spares the loop the registers of twelve addresses.
  *
- * On AVX-512 this leaves less of the peak than OpenBLAS does (docs/measurements.md). Where
- * registers are narrower it does not, and eager_product() is not built.
+ * On AVX-512 this leaves less of the peak than OpenBLAS does (docs/measurements.md). On AVX2 it
+ * does so only where matrices are small, as those of attention are. Elsewhere it is not built.
  */
 #include "engine/cpu/eager_impl.h"
 #include "engine/cpu/vec.h"
 
-#if defined(__AVX512F__)
+#if defined(EAGER_HAS_PRODUCT)
 
-/* 24 sums, 2 weights and an x in 32 registers. Sums as long as OpenBLAS's: what is compared with
- * eager's errors (specializer/admission) finds those it always found. */
-enum { TOKENS = 12, COLS = 2, CHUNK = 384, STRIDE = CHUNK + LANES };
+/* 24 sums, 2 weights and an x in 32 registers; or 6 sums of two registers in 16. Sums as long as
+ * OpenBLAS's: what is compared with eager's errors (specializer/admission) finds those it always
+ * found. */
+enum {
+    TOKENS = PARTS == 1 ? 12 : 6,
+    COLS = PARTS == 1 ? 2 : 1,
+    CHUNK = 384,
+    STRIDE = EAGER_PRODUCT_STRIDE
+};
+_Static_assert(STRIDE >= CHUNK, "rows of a chunk lie apart");
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 16")
 
@@ -25,35 +32,41 @@ enum { TOKENS = 12, COLS = 2, CHUNK = 384, STRIDE = CHUNK + LANES };
 INLINE void tile(const struct eager_product *p, const int tokens, const int cols, int32_t n,
                  const float *x, const float *w, float *y, int add, const float *scale)
 {
-    vec acc[TOKENS][COLS];
+    struct lanes acc[TOKENS][COLS];
     UNROLLED
     for (int t = 0; t < tokens; t++) {
         UNROLLED
         for (int c = 0; c < cols; c++)
-            acc[t][c] = (vec){0};
+            acc[t][c] = lanes_zero();
     }
     for (int32_t k = 0; k < n; k++, w += p->row) {
-        vec one[COLS];
+        struct lanes one[COLS];
         UNROLLED
         for (int c = 0; c < cols; c++)
-            one[c] = VEC_LOAD(vec, w + c * p->panel);
+            one[c] = lanes_load(w + c * p->panel);
         UNROLLED
         for (int t = 0; t < tokens; t++) {
             vec broadcast = vec_set(x[t * STRIDE + k]);
             UNROLLED
-            for (int c = 0; c < cols; c++)
-                acc[t][c] = vec_fma(broadcast, one[c], acc[t][c]);
+            for (int c = 0; c < cols; c++) {
+                UNROLLED
+                for (int i = 0; i < PARTS; i++)
+                    acc[t][c].p[i] = vec_fma(broadcast, one[c].p[i], acc[t][c].p[i]);
+            }
         }
     }
     UNROLLED
     for (int t = 0; t < tokens; t++) {
         UNROLLED
         for (int c = 0; c < cols; c++) {
-            float *to = y + t * p->ldy + c * LANES;
-            vec sum = add ? acc[t][c] + VEC_LOAD(vec, to) : acc[t][c];
-            if (scale)
-                sum *= vec_set(scale[t]);
-            memcpy(to, &sum, sizeof sum);
+            UNROLLED
+            for (int i = 0; i < PARTS; i++) {
+                float *to = y + t * p->ldy + c * LANES + i * VEC;
+                vec sum = add ? acc[t][c].p[i] + VEC_LOAD(vec, to) : acc[t][c].p[i];
+                if (scale)
+                    sum *= vec_set(scale[t]);
+                memcpy(to, &sum, sizeof sum);
+            }
         }
     }
 }
@@ -88,7 +101,7 @@ INLINE void across(const struct eager_product *p, const int tokens, int32_t n, c
 
 void EAGER(product)(const struct eager_product *p)
 {
-    float x[TOKENS * STRIDE] __attribute__((aligned(64)));
+    float copy[TOKENS * STRIDE] __attribute__((aligned(64)));
     int32_t chunks = (p->k + CHUNK - 1) / CHUNK;
     for (int32_t i = 0; i < chunks; i++) {
         int32_t from = (int32_t)((int64_t)p->k * i / chunks);
@@ -98,8 +111,10 @@ void EAGER(product)(const struct eager_product *p)
         for (int32_t t = 0, tokens; t < p->m; t += tokens) {
             tokens = p->m - t < TOKENS ? p->m - t : TOKENS;
             tokens = tokens < TOKENS && tokens > 4 ? 4 : tokens;
-            for (int32_t j = 0; j < tokens; j++)
-                memcpy(x + j * STRIDE, p->x + (t + j) * p->ldx + from, (size_t)n * sizeof *x);
+            const float *x = p->x + t * p->ldx + from;
+            for (int32_t j = 0; p->ldx != STRIDE && j < tokens; j++)
+                memcpy(copy + j * STRIDE, x + j * p->ldx, (size_t)n * sizeof *x);
+            x = p->ldx != STRIDE ? copy : x;
             float *y = p->y + t * p->ldy;
             const float *scale = p->scale && i == chunks - 1 ? p->scale + t : NULL;
             if (tokens == TOKENS)
@@ -115,6 +130,8 @@ void EAGER(product)(const struct eager_product *p)
 }
 
 /* to[i * step + lane] = from[lane][i], 16 by 16. */
+#if defined(__AVX512F__)
+
 static void turn(const float *from, int64_t stride, float *to, int64_t step)
 {
     __m512 a[16], b[16];
@@ -147,6 +164,44 @@ static void turn(const float *from, int64_t stride, float *to, int64_t step)
         _mm512_storeu_ps(to + (i + 12) * step, _mm512_shuffle_f32x4(d, f, 0xdd));
     }
 }
+
+#else
+
+/* ... 8 by 8. */
+static void turn8(const float *from, int64_t stride, float *to, int64_t step)
+{
+    __m256 a[8], b[8];
+    UNROLLED
+    for (int i = 0; i < 8; i++)
+        a[i] = _mm256_loadu_ps(from + i * stride);
+    UNROLLED
+    for (int i = 0; i < 8; i += 2) {
+        b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+    }
+    UNROLLED
+    for (int i = 0; i < 8; i += 4) {
+        UNROLLED
+        for (int h = 0; h < 2; h++) {
+            a[i + 2 * h] = _mm256_shuffle_ps(b[i + h], b[i + h + 2], 0x44);
+            a[i + 2 * h + 1] = _mm256_shuffle_ps(b[i + h], b[i + h + 2], 0xee);
+        }
+    }
+    UNROLLED
+    for (int i = 0; i < 4; i++) { /* columns i and i + 4 of four rows each */
+        _mm256_storeu_ps(to + i * step, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
+        _mm256_storeu_ps(to + (i + 4) * step, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+    }
+}
+
+static void turn(const float *from, int64_t stride, float *to, int64_t step)
+{
+    for (int i = 0; i < 16; i += 8)
+        for (int lane = 0; lane < 16; lane += 8)
+            turn8(from + lane * stride + i, stride, to + i * step + lane, step);
+}
+
+#endif
 
 void EAGER(turn)(const float *from, int64_t stride, int32_t n, float *to)
 {

@@ -278,11 +278,48 @@ static inline vec vec_select(vec_int mask, vec a, vec b)
     return (vec)((mask & (vec_int)a) | (~mask & (vec_int)b));
 }
 
+/* a where it is the larger, else b. */
+static inline vec vec_max(vec a, vec b)
+{
+#if defined(__AVX512F__)
+    return (vec)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (vec)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return vec_select(a > b, a, b);
+#endif
+}
+
+/* The largest of them; any of them may be infinite. */
+static inline float vec_largest(vec v)
+{
+#if defined(__AVX512F__)
+    v = vec_max(v, SHUFFLE(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
+    v = vec_max(v, SHUFFLE(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
+#elif defined(__AVX2__)
+    v = vec_max(v, SHUFFLE(v, v, 4, 5, 6, 7, 0, 1, 2, 3));
+#endif
+    float a = v[0] > v[2] ? v[0] : v[2], b = v[1] > v[3] ? v[1] : v[3];
+    return a > b ? a : b;
+}
+
+/* x clamped as lane_exp() does it: NaN becomes the lower bound. */
+static inline vec vec_clamp(vec x, vec low, vec high)
+{
+#if defined(__AVX512F__)
+    /* min and max return their second operand for NaN: first the bound, then what is right */
+    __m512 c = _mm512_max_ps(_mm512_min_ps((__m512)x, (__m512)high), (__m512)low);
+    return (vec)_mm512_mask_mov_ps(c, _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q),
+                                   (__m512)low);
+#else
+    return vec_select(x > low, vec_select(x < high, x, high), low);
+#endif
+}
+
 /* e^x as lane_exp(), the same operations in the same order. */
 static inline vec vec_exp(vec x)
 {
-    vec low = vec_set(-87.3f), high = vec_set(88.7f);
-    vec c = vec_select(x > low, vec_select(x < high, x, high), low);
+    vec low = vec_set(-87.3f), high = vec_set(88.7f), c = vec_clamp(x, low, high);
     vec t = vec_fma(c, vec_set(1.44269504088896341f), vec_set(12582912.0f));
     vec k = t - 12582912.0f;
     vec r = vec_fma(k, vec_set(-0.693359375f), c);
@@ -294,9 +331,19 @@ static inline vec vec_exp(vec x)
     p = vec_fma(p, r, vec_set(0.5f));
     p = vec_fma(p, r, vec_set(1.0f));
     p = vec_fma(p, r, vec_set(1.0f));
+#if defined(__AVX512F__)
+    /* p is in [0.7, 1.42], so p 2^k rounds as the two factors do: not at all, or once where the
+     * result is subnormal, which the lower clamp excludes */
+    __m512 e = _mm512_scalef_ps((__m512)p, (__m512)k);
+    __mmask16 small = _mm512_cmp_ps_mask((__m512)x, (__m512)low, _CMP_LT_OQ);
+    e = _mm512_mask_mov_ps(e, small, _mm512_setzero_ps());
+    __mmask16 none = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+    return (vec)_mm512_mask_mov_ps(e, none, (__m512)x);
+#else
     vec_int n = __builtin_convertvector(k, vec_int), h = n >> 1;
     vec e = p * (vec)((h + 127) << 23) * (vec)((n - h + 127) << 23);
     return vec_select(x < low, (vec){0}, vec_select(x == x, e, x));
+#endif
 }
 
 #endif

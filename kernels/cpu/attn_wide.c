@@ -8,9 +8,12 @@
  *
  *   scores are dot products in the canonical order, whose 16 short sums keep what large products
  *   would drown in one long sum, and scores are exponents: their errors are multiplied;
+ *   with TURNED keys are turned around once for all rows, and scores are register tiles, too, each
+ *   one sum over the head, as eager's are, and none across lanes;
  *   rows keep a running maximum and sum (online softmax: Milakov and Gimelshein 2018) and scale
  *   what they have by e^(old maximum - new);
- *   exponentials times values are added in register tiles.
+ *   exponentials times values are added in register tiles, a page at a time, or all KEYS of them
+ *   where values are gathered (TURNED).
  *
  * Invariant: a position at or beyond a row's own has weight e^-inf = 0; whole pages are loaded.
  */
@@ -30,6 +33,7 @@
 
 #include "cpu/lib/paged.h"
 #include "cpu/lib/tile.h"
+#include "cpu/lib/turn.h"
 #include "cpu/lib/vexp.h"
 
 enum { ROWS = (QUERIES * GROUP + TOKENS - 1) / TOKENS * TOKENS };
@@ -40,6 +44,10 @@ struct work {
     float score[ROWS * KEYS]; /* then the exponentials */
     float out[ROWS * HEAD_DIM];
     float most[ROWS], total[ROWS];
+#if TURNED
+    float key[KEYS * HEAD_DIM];   /* [KEYS / 16, HEAD_DIM, 16] */
+    float value[KEYS * HEAD_DIM]; /* [KEYS, HEAD_DIM] */
+#endif
     float pad[16];
 };
 
@@ -116,16 +124,81 @@ INLINE void values(const struct attn_args *a, const struct block *b, int page, i
     }
 }
 
+/* All rows against the positions from `at` on, `keys` of them; row 0 is at position `start`. */
+INLINE void step_dotted(const struct attn_args *a, const struct block *b, int start, int at,
+                        int keys, struct work *w)
+{
+    const int pages = (keys + 15) / 16;
+    scores(a, b, at / 16, pages, w);
+    for (int r = 0; r < b->count * GROUP; r++)
+        soften(w, r, a->scale, pages, start + r / GROUP + 1 - at);
+    values(a, b, at / 16, keys, w);
+}
+
+#if TURNED
+
+/* A register tile of rows against `keys` positions in w->key and w->value. */
+INLINE void step_tile(const struct attn_args *a, const struct block *b, int r, int visible,
+                      int keys, struct work *w)
+{
+    const int pages = (keys + 15) / 16;
+    int p = 0;
+    for (; p + COLS <= pages; p += COLS)
+        tile_floats(TOKENS, COLS, HEAD_DIM, w->q + r * HEAD_DIM, HEAD_DIM,
+                    w->key + p * 16 * HEAD_DIM, 16 * HEAD_DIM, 16, w->score + r * KEYS + 16 * p,
+                    KEYS, 0);
+    for (; COLS > 1 && p < pages; p++)
+        tile_floats(TOKENS, 1, HEAD_DIM, w->q + r * HEAD_DIM, HEAD_DIM, w->key + p * 16 * HEAD_DIM,
+                    16 * HEAD_DIM, 16, w->score + r * KEYS + 16 * p, KEYS, 0);
+    for (int i = r; i < r + TOKENS && i < b->count * GROUP; i++)
+        soften(w, i, a->scale, pages, visible + i / GROUP - r / GROUP);
+    for (int d = 0; d < DIMS; d += COLS)
+        tile_floats(TOKENS, COLS, keys, w->score + r * KEYS, KEYS, w->value + 16 * d, 16, HEAD_DIM,
+                    w->out + r * HEAD_DIM + 16 * d, HEAD_DIM, 1);
+}
+
+/* Few rows do not share enough to turn keys for them; and where eager sums in 16 lanes, of up to 16
+ * tokens or a span of up to 7, sums over the head round worse than it does. */
+INLINE int is_turned(const struct attn_args *a, const struct block *b)
+{
+    return a->m > 16 && b->span->count >= 8 && b->count * GROUP >= TOKENS;
+}
+
+INLINE void step_turned(const struct attn_args *a, const struct block *b, int start, int at,
+                        int keys, struct work *w)
+{
+    for (int p = 0; p * 16 < keys; p++) {
+        const float *k = page_rows(a, a->k_pages, b->span, at / 16 + p, b->kv_head);
+        const float *v = page_rows(a, a->v_pages, b->span, at / 16 + p, b->kv_head);
+        const int floats = (keys - p * 16 < 16 ? keys - p * 16 : 16) * HEAD_DIM;
+        for (int d = 0; d < HEAD_DIM; d += 16)
+            turn16(k + d, HEAD_DIM, w->key + (p * HEAD_DIM + d) * 16, 16);
+        for (int i = 0; i < floats; i += 16)
+            vf_store(w->value + p * 16 * HEAD_DIM + i, vf_load(v + i));
+    }
+    for (int r = 0; r < b->rows; r += TOKENS) {
+        int visible = start + r / GROUP + 1 - at; /* by the first row; by the last: */
+        int most = start + (r + TOKENS - 1) / GROUP + 1 - at;
+        if (most > 0)
+            step_tile(a, b, r, visible, most < keys ? most : keys, w);
+    }
+}
+
+#endif
+
 INLINE void attend(const struct attn_args *a, const struct block *b, struct work *w)
 {
     const int start = b->span->context - b->span->count + b->first; /* position of row 0 */
     load_rows(a, b, w);
     for (int at = 0; at < b->end; at += KEYS) {
-        int left = b->end - at, keys = left < KEYS ? left : KEYS, pages = (keys + 15) / 16;
-        scores(a, b, at / 16, pages, w);
-        for (int r = 0; r < b->count * GROUP; r++)
-            soften(w, r, a->scale, pages, start + r / GROUP + 1 - at);
-        values(a, b, at / 16, keys, w);
+        int left = b->end - at, keys = left < KEYS ? left : KEYS;
+#if TURNED
+        if (is_turned(a, b)) {
+            step_turned(a, b, start, at, keys, w);
+            continue;
+        }
+#endif
+        step_dotted(a, b, start, at, keys, w);
     }
     for (int r = 0; r < b->count * GROUP; r++) {
         int token = b->span->first + b->first + r / GROUP, head = b->kv_head * GROUP + r % GROUP;
@@ -152,6 +225,13 @@ INLINE int blocks_of(const struct span *s)
     return (s->count + QUERIES - 1) / QUERIES * KV_HEADS;
 }
 
+/* Later tokens look at more positions, so every other round goes backwards. */
+INLINE int64_t dealt_to(int64_t turn, int64_t ranks)
+{
+    int64_t at = turn % (2 * ranks);
+    return at < ranks ? at : 2 * ranks - 1 - at;
+}
+
 static void run(const void *args, const struct team *team)
 {
     const struct attn_args *a = args;
@@ -163,7 +243,8 @@ static void run(const void *args, const struct team *team)
     for (int i = 0; i < a->spans; i++)
         for (int n = 0; n < blocks_of(&a->span[i]); n++, turn++) {
             struct block b = block_of(&a->span[i], n);
-            int64_t rank = DEAL ? turn % team->size : (before + b.end / 2) * team->size / all;
+            int64_t rank =
+                DEAL ? dealt_to(turn, team->size) : (before + b.end / 2) * team->size / all;
             before += b.end;
             if (rank == team->rank)
                 attend(a, &b, w);

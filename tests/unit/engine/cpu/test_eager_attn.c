@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of engine/cpu/eager_attn.c where spans have many tokens: right against the oracle in every
+ * build that this processor runs, and the same bits with any number of threads. */
+#include "tests/unit/unit.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/cpu/case.h"
+#include "engine/cpu/case_random.h"
+#include "engine/cpu/eager_impl.h"
+#include "engine/cpu/oracle.h"
+#include "engine/cpu/pool.h"
+#include "kernels/isa.h"
+
+extern const struct cpu_kernel eager_base[REGION_LOCAL];
+#if defined(__x86_64__)
+extern const struct cpu_kernel eager_v3[REGION_LOCAL], eager_v4[REGION_LOCAL];
+#endif
+
+enum { POOLS = 6 };
+static struct pool *pool[POOLS]; /* by size */
+
+/* The builds that run here; returns how many. */
+static int builds(const struct cpu_kernel *of[3])
+{
+    int n = 0;
+    of[n++] = &eager_base[REGION_ATTN];
+#if defined(__x86_64__)
+    if (isa_facts()->HAS_AVX2 && __builtin_cpu_supports("bmi2"))
+        of[n++] = &eager_v3[REGION_ATTN];
+    if (isa_facts()->HAS_AVX512 && __builtin_cpu_supports("bmi2"))
+        of[n++] = &eager_v4[REGION_ATTN];
+#endif
+    return n;
+}
+
+static struct model *model_of(int heads, int kv_heads, int head_dim)
+{
+    struct model_shape shape = {.arch = ARCH_LLAMA,
+                                .layers = 1,
+                                .hidden = 64,
+                                .heads = heads,
+                                .kv_heads = kv_heads,
+                                .head_dim = head_dim,
+                                .ffn = 64,
+                                .vocab = 32,
+                                .max_context = 4096,
+                                .eps = 1e-5f,
+                                .rope_base = 10000};
+    return model_random(&shape, DTYPE_F32, 5);
+}
+
+/* Runs it with so many threads; the output, to be freed. */
+static float *output_of(const struct cpu_kernel *k, struct kernel_case *c, int threads,
+                        int32_t *rows, int32_t *cols)
+{
+    float *value;
+    case_poison(c);
+    pool_run(pool[threads], k->run, case_args(c), k->scratch_bytes(1, threads));
+    assert_true(case_output(c, 0, rows, cols, &value));
+    assert_null(case_damage(c));
+    return value;
+}
+
+/* Worst row: root mean square of the difference over that of the reference. */
+static double worst_error(const struct oracle_out *ref, const float *got)
+{
+    int32_t rows = ref->output[0].rows, cols = ref->output[0].cols;
+    double worst = 0;
+    for (int32_t i = 0; i < rows; i++) {
+        double d2 = 0, r2 = 0;
+        for (int32_t j = 0; j < cols; j++) {
+            double want = ref->output[0].value[(int64_t)i * cols + j];
+            double d = (double)got[(int64_t)i * cols + j] - want;
+            d2 += d * d;
+            r2 += want * want;
+        }
+        double e = r2 > 0 ? sqrt(d2 / r2) : sqrt(d2);
+        worst = e > worst || isnan(e) ? e : worst;
+    }
+    return worst;
+}
+
+static void check(const struct model *m, int tokens, int sequences, int context, enum fill fill)
+{
+    struct case_shape s = {.region = REGION_ATTN,
+                           .m = tokens,
+                           .sequences = sequences,
+                           .context = context,
+                           .ragged = true,
+                           .permuted_pages = true};
+    struct kernel_case *c = case_random(m, &s, fill, true, true, (uint64_t)tokens);
+    const struct cpu_kernel *of[3];
+    struct oracle_out ref;
+    int32_t rows, cols;
+    oracle_run(REGION_ATTN, case_args(c), &ref);
+    for (int n = builds(of), i = 0; i < n; i++) {
+        float *alone = output_of(of[i], c, 1, &rows, &cols);
+        double e = worst_error(&ref, alone);
+        if (!(e < 2e-5))
+            fail_msg("build %d, %d heads of %d, %d tokens, %d sequences, context %d, %s: error %g",
+                     i, m->shape.heads, m->shape.head_dim, tokens, sequences, context,
+                     fill_name(fill), e);
+        for (int threads = 2; threads < POOLS; threads += 3) {
+            float *shared = output_of(of[i], c, threads, &rows, &cols);
+            assert_memory_equal(alone, shared, (size_t)rows * (size_t)cols * sizeof *alone);
+            free(shared);
+        }
+        free(alone);
+    }
+    oracle_free(&ref);
+    case_free(c);
+}
+
+static void heads_of_any_size_and_number_match_the_oracle(void **state)
+{
+    (void)state;
+    static const int head_dim[] = {36, 64, 80, 96, 128, 256};
+    for (size_t i = 0; i < sizeof head_dim / sizeof *head_dim; i++)
+        for (int group = 1; group <= 8; group++) {
+            int kv_heads = group < 4 ? 2 : 1;
+            struct model *m = model_of(kv_heads * group, kv_heads, head_dim[i]);
+            check(m, 17 + 3 * group, 1, 290, FILL_NORMAL);
+            model_close(m);
+        }
+}
+
+static void spans_of_any_length_match_the_oracle(void **state)
+{
+    (void)state;
+    static const int tokens[] = {17, 24, 59, 60, 61, 64, 65, 127, 257};
+    static const int contexts[] = {1, 16, 255, 256, 257, 530};
+    struct model *m = model_of(3, 1, 64);
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++)
+        for (size_t j = 0; j < sizeof contexts / sizeof *contexts; j++)
+            for (int sequences = 1; sequences <= 4; sequences += 3)
+                check(m, tokens[i], sequences, contexts[j], FILL_NORMAL);
+    model_close(m);
+}
+
+static void unusual_inputs_match_the_oracle(void **state)
+{
+    (void)state;
+    static const enum fill fills[] = {FILL_SMALL, FILL_OUTLIER, FILL_ZERO, FILL_BITS};
+    struct model *m = model_of(4, 2, 80);
+    for (size_t i = 0; i < sizeof fills / sizeof *fills; i++)
+        check(m, 75, 2, 300, fills[i]);
+    model_close(m);
+}
+
+static int open_pools(void **state)
+{
+    (void)state;
+    for (int i = 1; i < POOLS; i++)
+        pool[i] = pool_open(i, 0);
+    return 0;
+}
+
+static int close_pools(void **state)
+{
+    (void)state;
+    for (int i = 1; i < POOLS; i++)
+        pool_close(pool[i]);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(heads_of_any_size_and_number_match_the_oracle),
+        cmocka_unit_test(spans_of_any_length_match_the_oracle),
+        cmocka_unit_test(unusual_inputs_match_the_oracle),
+    };
+    return cmocka_run_group_tests(tests, open_pools, close_pools);
+}
