@@ -20,10 +20,14 @@ void step_times_learn(struct step_times *t, int32_t width, int64_t ns)
         width = STEP_TIMES_WIDTH;
     }
     double *known = &t->ns[width];
-    if (*known == 0)
-        *known = now;
-    else /* one that was held up by something else says little */
+    /* One that was held up by something else says little, of a width's first time, too: if that
+     * counted whole, the width might never be tried again. */
+    if (*known > 0)
         *known += NEW_TIME * (fmin(now, 2 * *known) - *known);
+    else if (step_times_known(t))
+        *known = fmin(now, 2 * step_times_ns(t, width));
+    else
+        *known = now;
 }
 
 void step_times_forget(struct step_times *t)

@@ -27,6 +27,7 @@ enum {
 _Static_assert(STRIDE >= CHUNK, "rows of a chunk lie apart");
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 16")
+#include "kernels/cpu/lib/turn.h"
 
 /* y[t][16 c + lane] (+)= sum_k x[t][k] w[c][k][lane], times scale[t] */
 INLINE void tile(const struct eager_product *p, const int tokens, const int cols, int32_t n,
@@ -129,85 +130,11 @@ void EAGER(product)(const struct eager_product *p)
     }
 }
 
-/* to[i * step + lane] = from[lane][i], 16 by 16. */
-#if defined(__AVX512F__)
-
-static void turn(const float *from, int64_t stride, float *to, int64_t step)
-{
-    __m512 a[16], b[16];
-    UNROLLED
-    for (int i = 0; i < 16; i++)
-        a[i] = _mm512_loadu_ps(from + i * stride);
-    UNROLLED
-    for (int i = 0; i < 16; i += 2) {
-        b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
-        b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
-    }
-    UNROLLED
-    for (int i = 0; i < 16; i += 4) {
-        UNROLLED
-        for (int h = 0; h < 2; h++) {
-            __m512d low = _mm512_castps_pd(b[i + h]), high = _mm512_castps_pd(b[i + h + 2]);
-            a[i + 2 * h] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
-            a[i + 2 * h + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
-        }
-    }
-    UNROLLED
-    for (int i = 0; i < 4; i++) { /* columns i, i + 4, i + 8, i + 12 of four rows each */
-        __m512 c = _mm512_shuffle_f32x4(a[i], a[i + 4], 0x88);
-        __m512 d = _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd);
-        __m512 e = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0x88);
-        __m512 f = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0xdd);
-        _mm512_storeu_ps(to + i * step, _mm512_shuffle_f32x4(c, e, 0x88));
-        _mm512_storeu_ps(to + (i + 8) * step, _mm512_shuffle_f32x4(c, e, 0xdd));
-        _mm512_storeu_ps(to + (i + 4) * step, _mm512_shuffle_f32x4(d, f, 0x88));
-        _mm512_storeu_ps(to + (i + 12) * step, _mm512_shuffle_f32x4(d, f, 0xdd));
-    }
-}
-
-#else
-
-/* ... 8 by 8. */
-static void turn8(const float *from, int64_t stride, float *to, int64_t step)
-{
-    __m256 a[8], b[8];
-    UNROLLED
-    for (int i = 0; i < 8; i++)
-        a[i] = _mm256_loadu_ps(from + i * stride);
-    UNROLLED
-    for (int i = 0; i < 8; i += 2) {
-        b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
-        b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
-    }
-    UNROLLED
-    for (int i = 0; i < 8; i += 4) {
-        UNROLLED
-        for (int h = 0; h < 2; h++) {
-            a[i + 2 * h] = _mm256_shuffle_ps(b[i + h], b[i + h + 2], 0x44);
-            a[i + 2 * h + 1] = _mm256_shuffle_ps(b[i + h], b[i + h + 2], 0xee);
-        }
-    }
-    UNROLLED
-    for (int i = 0; i < 4; i++) { /* columns i and i + 4 of four rows each */
-        _mm256_storeu_ps(to + i * step, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
-        _mm256_storeu_ps(to + (i + 4) * step, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
-    }
-}
-
-static void turn(const float *from, int64_t stride, float *to, int64_t step)
-{
-    for (int i = 0; i < 16; i += 8)
-        for (int lane = 0; lane < 16; lane += 8)
-            turn8(from + lane * stride + i, stride, to + i * step + lane, step);
-}
-
-#endif
-
 void EAGER(turn)(const float *from, int64_t stride, int32_t n, float *to)
 {
     int32_t i = 0;
     for (; i + LANES <= n; i += LANES)
-        turn(from + i, stride, to + (int64_t)i * LANES, LANES);
+        turn16(from + i, stride, to + (int64_t)i * LANES);
     for (; i < n; i++)
         for (int lane = 0; lane < LANES; lane++)
             to[(int64_t)i * LANES + lane] = from[lane * stride + i];

@@ -172,7 +172,7 @@ INLINE void step_turned(const struct attn_args *a, const struct block *b, int st
         const float *v = page_rows(a, a->v_pages, b->span, at / 16 + p, b->kv_head);
         const int floats = (keys - p * 16 < 16 ? keys - p * 16 : 16) * HEAD_DIM;
         for (int d = 0; d < HEAD_DIM; d += 16)
-            turn16(k + d, HEAD_DIM, w->key + (p * HEAD_DIM + d) * 16, 16);
+            turn16(k + d, HEAD_DIM, w->key + (p * HEAD_DIM + d) * 16);
         for (int i = 0; i < floats; i += 16)
             vf_store(w->value + p * 16 * HEAD_DIM + i, vf_load(v + i));
     }

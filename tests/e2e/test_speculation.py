@@ -9,7 +9,6 @@ PROMPTS = ["Repeat this text word for word:\n" + NOTES,
            "Rename Server to Host in this code:\n" + NOTES[700:1400],
            "Write a story about a dragon and a sailor.",
            "Count from one to thirty in words."]
-PROPOSED = "whet_speculation_proposed_tokens_total"
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +39,7 @@ def test_answers_are_those_without_guesses(server, sampling):
         assert guessed["usage"]["completion_tokens"] == plain["usage"]["completion_tokens"]
         assert details(plain) is None
         accepted += details(guessed)["accepted_prediction_tokens"]
-    # What is drawn may be what nobody guesses, and nothing is guessed where wide steps were slow when first seen.
-    assert accepted > 0 or sampling["temperature"] > 0 or not server.metric(PROPOSED)
+    assert accepted > 0 or sampling["temperature"] > 0  # what is drawn may be what nobody guesses
 
 
 def test_a_right_prediction_saves_steps(start):
@@ -79,7 +77,7 @@ def test_streams_and_logprobs_are_whole(server):
     assert "".join(p["text"] for p in pieces) == plain["choices"][0]["text"]
     got = [x for p in pieces if p["logprobs"] for x in p["logprobs"]["token_logprobs"]]
     assert got == pytest.approx(plain["choices"][0]["logprobs"]["token_logprobs"], abs=1e-4)
-    assert server.metric("whet_speculation_accepted_tokens_total") > 0 or not server.metric(PROPOSED)
+    assert server.metric("whet_speculation_accepted_tokens_total") > 0
 
 
 def test_many_at_once(server):

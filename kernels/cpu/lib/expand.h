@@ -16,6 +16,7 @@
 #define WHET_KERNELS_CPU_LIB_EXPAND_H
 
 #include "cpu/lib/panel.h"
+#include "cpu/lib/turn.h"
 
 enum { TILE_BYTES = 1024 };
 
@@ -43,7 +44,25 @@ INLINE struct panel_source panel_source(const int type, const int packed, const 
 
 #if ISA >= ISA_NEON
 
-#include "cpu/lib/neon_expand.h"
+/* out[k][16] for the 32 columns of block b, from rows of the model: panels are
+ * for integers. Four rows are decoded side by side and turned around in registers. */
+INLINE void expand_floats(const int type, const int packed, const struct panel_source *s, int b,
+                          float *out)
+{
+    (void)packed;
+    for (int r = 0; r < PANEL; r += 4) {
+        vf w[4][2];
+        UNROLLED
+        for (int i = 0; i < 4; i++) {
+            int row = r + i < s->rows ? r + i : s->rows - 1;
+            block_load(type, s->data + row * s->stride + (int64_t)b * BLOCK_BYTES(type), w[i]);
+        }
+        UNROLLED
+        for (int k = 0; k < BLOCK / 4; k++)
+            store_turned(w[0][k / 4].p[k % 4], w[1][k / 4].p[k % 4], w[2][k / 4].p[k % 4],
+                         w[3][k / 4].p[k % 4], out + 4 * k * PANEL + r);
+    }
+}
 
 #elif ISA >= ISA_AVX512
 

@@ -1,40 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* turn.h - 16 rows of 16 floats turned around in registers. Not for the portable instruction set.
+/* turn.h - 16 rows of 16 floats turned around in registers: turn16(from, stride, to) does
+ * to[16 i + lane] = from[lane * stride + i] for i, lane < 16.
+ *
+ * For whatever the compiler may use, in templates and in the engine; not where that is neither
+ * AVX-512, AVX2 nor NEON. The includer has INLINE and UNROLLED, as isa.h does.
  */
 #ifndef WHET_KERNELS_CPU_LIB_TURN_H
 #define WHET_KERNELS_CPU_LIB_TURN_H
 
-#include "cpu/lib/isa.h"
+#include <stdint.h>
 
-#if ISA >= ISA_NEON
+#if defined(__aarch64__)
 
-/* to[i * step + lane] = from[lane * stride + i], 4 by 4. */
-INLINE void turn4(const float *from, const int64_t stride, float *to, const int64_t step)
+#include <arm_neon.h>
+
+/* to[16 i + lane] = lane i of row `lane`, for 4 rows of 4 numbers. */
+INLINE void store_turned(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d, float *to)
 {
-    float32x4_t a = vld1q_f32(from), b = vld1q_f32(from + stride);
-    float32x4_t c = vld1q_f32(from + 2 * stride), d = vld1q_f32(from + 3 * stride);
     float64x2_t ab0 = vreinterpretq_f64_f32(vtrn1q_f32(a, b)); /* a0 b0 a2 b2 */
     float64x2_t ab1 = vreinterpretq_f64_f32(vtrn2q_f32(a, b)); /* a1 b1 a3 b3 */
     float64x2_t cd0 = vreinterpretq_f64_f32(vtrn1q_f32(c, d));
     float64x2_t cd1 = vreinterpretq_f64_f32(vtrn2q_f32(c, d));
     vst1q_f32(to, vreinterpretq_f32_f64(vtrn1q_f64(ab0, cd0)));
-    vst1q_f32(to + step, vreinterpretq_f32_f64(vtrn1q_f64(ab1, cd1)));
-    vst1q_f32(to + 2 * step, vreinterpretq_f32_f64(vtrn2q_f64(ab0, cd0)));
-    vst1q_f32(to + 3 * step, vreinterpretq_f32_f64(vtrn2q_f64(ab1, cd1)));
+    vst1q_f32(to + 16, vreinterpretq_f32_f64(vtrn1q_f64(ab1, cd1)));
+    vst1q_f32(to + 32, vreinterpretq_f32_f64(vtrn2q_f64(ab0, cd0)));
+    vst1q_f32(to + 48, vreinterpretq_f32_f64(vtrn2q_f64(ab1, cd1)));
 }
 
-/* to[i * step + lane] = from[lane * stride + i] for i, lane < 16 */
-INLINE void turn16(const float *from, const int64_t stride, float *to, const int64_t step)
+INLINE void turn16(const float *from, const int64_t stride, float *to)
 {
     for (int i = 0; i < 16; i += 4)
-        for (int lane = 0; lane < 16; lane += 4)
-            turn4(from + lane * stride + i, stride, to + i * step + lane, step);
+        for (int lane = 0; lane < 16; lane += 4) {
+            const float *row = from + lane * stride + i;
+            store_turned(vld1q_f32(row), vld1q_f32(row + stride), vld1q_f32(row + 2 * stride),
+                         vld1q_f32(row + 3 * stride), to + i * 16 + lane);
+        }
 }
 
-#elif ISA >= ISA_AVX512
+#elif defined(__AVX512F__)
 
-/* to[i * step + lane] = from[lane * stride + i] for i, lane < 16 */
-INLINE void turn16(const float *from, const int64_t stride, float *to, const int64_t step)
+#include <immintrin.h>
+
+INLINE void turn16(const float *from, const int64_t stride, float *to)
 {
     __m512 a[16], b[16];
     UNROLLED
@@ -59,17 +66,19 @@ INLINE void turn16(const float *from, const int64_t stride, float *to, const int
         __m512 d = _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd);
         __m512 e = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0x88);
         __m512 f = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0xdd);
-        _mm512_storeu_ps(to + i * step, _mm512_shuffle_f32x4(c, e, 0x88));
-        _mm512_storeu_ps(to + (i + 8) * step, _mm512_shuffle_f32x4(c, e, 0xdd));
-        _mm512_storeu_ps(to + (i + 4) * step, _mm512_shuffle_f32x4(d, f, 0x88));
-        _mm512_storeu_ps(to + (i + 12) * step, _mm512_shuffle_f32x4(d, f, 0xdd));
+        _mm512_storeu_ps(to + i * 16, _mm512_shuffle_f32x4(c, e, 0x88));
+        _mm512_storeu_ps(to + (i + 8) * 16, _mm512_shuffle_f32x4(c, e, 0xdd));
+        _mm512_storeu_ps(to + (i + 4) * 16, _mm512_shuffle_f32x4(d, f, 0x88));
+        _mm512_storeu_ps(to + (i + 12) * 16, _mm512_shuffle_f32x4(d, f, 0xdd));
     }
 }
 
-#elif ISA == ISA_AVX2
+#elif defined(__AVX2__)
 
-/* to[i * step + lane] = from[lane * stride + i], 8 by 8. */
-INLINE void turn8(const float *from, const int64_t stride, float *to, const int64_t step)
+#include <immintrin.h>
+
+/* The same, 8 by 8. */
+INLINE void turn8(const float *from, const int64_t stride, float *to)
 {
     __m256 a[8], b[8];
     UNROLLED
@@ -90,17 +99,16 @@ INLINE void turn8(const float *from, const int64_t stride, float *to, const int6
     }
     UNROLLED
     for (int i = 0; i < 4; i++) { /* columns i and i + 4 of four rows each */
-        _mm256_storeu_ps(to + i * step, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
-        _mm256_storeu_ps(to + (i + 4) * step, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+        _mm256_storeu_ps(to + i * 16, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
+        _mm256_storeu_ps(to + (i + 4) * 16, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
     }
 }
 
-/* to[i * step + lane] = from[lane * stride + i] for i, lane < 16 */
-INLINE void turn16(const float *from, const int64_t stride, float *to, const int64_t step)
+INLINE void turn16(const float *from, const int64_t stride, float *to)
 {
     for (int i = 0; i < 16; i += 8)
         for (int lane = 0; lane < 16; lane += 8)
-            turn8(from + lane * stride + i, stride, to + i * step + lane, step);
+            turn8(from + lane * stride + i, stride, to + i * 16 + lane);
 }
 
 #endif

@@ -387,6 +387,22 @@ static void times_are_learned_anew(void **state)
     bet_close(&b);
 }
 
+/* Something else held up the first wide step: that says nothing of those to come. */
+static void a_wide_step_that_was_held_up_is_not_the_last(void **state)
+{
+    (void)state;
+    struct bet b;
+    bet_open(&b, 0);
+    for (int i = 0; i < 100 && b.guesses == 0; i++)
+        bet_step(&b, round_and_round, 8);
+    assert_true(b.guesses > 0);
+    b.guesses = 0;
+    for (int i = 0; i < 300; i++)
+        bet_step(&b, round_and_round, 0.02);
+    assert_true(b.guesses > 1000);
+    bet_close(&b);
+}
+
 static void a_draft_that_is_never_right_costs_little(void **state)
 {
     (void)state;
@@ -486,6 +502,7 @@ int main(void)
         cmocka_unit_test(no_step_is_wider_than_bits_stay_the_same),
         cmocka_unit_test(a_sequence_that_wants_the_same_bits_has_guesses_where_kernels_give_them),
         cmocka_unit_test(times_are_learned_anew),
+        cmocka_unit_test(a_wide_step_that_was_held_up_is_not_the_last),
     };
     const struct CMUnitTest engine[] = {
         cmocka_unit_test(an_answer_that_was_predicted_takes_few_steps),
