@@ -254,12 +254,16 @@ struct reduce_args {
 /* ---- CPU kernels: the interface of a shared object --------------------------------------- */
 
 /* The threads that run one region together. Every one of them calls the kernel with its own rank;
- * `scratch` is shared by the team, 64-byte aligned, with unspecified contents. */
+ * `scratch` is shared by the team, 64-byte aligned, with unspecified contents. `taken` are counts
+ * that are 0 when a region begins, by which ranks may take what they do next, so that a core that
+ * others slow down does less; or NULL, and each rank does its share. */
+enum { TEAM_COUNTS = 3 };
 struct team {
     int32_t rank, size;
     void (*barrier)(const struct team *team); /* all of the team must call it */
     void *scratch;
-    void *host; /* the pool's own; kernels leave it alone */
+    void *host;     /* the pool's own; kernels leave it alone */
+    int32_t *taken; /* [TEAM_COUNTS], or NULL */
 };
 
 /* What a kernel object exports, under the name `whet_kernel`. */

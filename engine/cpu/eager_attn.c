@@ -19,7 +19,7 @@
 #include "engine/cpu/vec.h"
 
 #if defined(EAGER_HAS_PRODUCT)
-enum { TILE = 12, QUERIES = 60, KEYS = 256, STRIDE = EAGER_PRODUCT_STRIDE };
+enum { TILE = 12, QUERIES = 60, KEYS = 256, STRIDE = KEYS + 16 };
 #else
 enum { TILE = 64, QUERIES = 64, KEYS = 256, STRIDE = KEYS };
 #endif
@@ -347,23 +347,34 @@ static void attend_block(const struct attn_args *a, const struct span *s, int32_
     }
 }
 
-/* Whose item this is. Later tokens look at more positions, so every other round goes backwards: a
- * rank with a light item of one has a heavy item of the next. */
-static int32_t dealt_to(int32_t item, int32_t ranks)
+/* Items that a rank does: those it comes for, or those dealt to it. Later tokens look at more
+ * positions, so dealing goes backwards every other round: a rank with a light item of one has a
+ * heavy item of the next. */
+struct turns {
+    const struct team *team;
+    int32_t mine;
+};
+
+static bool is_mine(struct turns *t, int32_t item)
 {
-    int32_t at = item % (2 * ranks);
-    return at < ranks ? at : 2 * ranks - 1 - at;
+    int32_t size = t->team->size, at = item % (2 * size);
+    if (!t->team->taken)
+        return (at < size ? at : 2 * size - 1 - at) == t->team->rank;
+    if (t->mine < item)
+        t->mine = __atomic_fetch_add(t->team->taken, 1, __ATOMIC_RELAXED);
+    return t->mine == item;
 }
 
 static void attn_wide(const struct attn_args *a, const struct team *team)
 {
+    struct turns turns = {team, -1};
     int32_t item = 0;
     for (int32_t i = 0; i < a->spans; i++) {
         const struct span *s = &a->span[i];
         int blocked = s->count >= BLOCKED_FROM;
         for (int32_t t = 0; t < s->count; t += blocked ? QUERIES : 1) {
             for (int32_t h = 0; h < (blocked ? a->kv_heads : a->heads); h++, item++) {
-                if (dealt_to(item, team->size) != team->rank)
+                if (!is_mine(&turns, item))
                     continue;
                 if (blocked)
                     attend_block(a, s, t, h);

@@ -67,9 +67,7 @@ void EAGER(linear)(const struct weight *w, const struct eager_input *in, int32_t
 
 /* eager_product.c: y[i * ldy + n] = (y if `add`, +) sum_k x[i * ldx + k] w[n][k], times scale[i] if
  * there is one, for m rows and `columns` columns. w[n][k] is at w[n / 16 * panel + k * row + n %
- * 16]; whole vectors of 16 are read. Only where vectors have 16 or 8 floats. An x with `ldx`
- * EAGER_PRODUCT_STRIDE is spared a copy. */
-enum { EAGER_PRODUCT_STRIDE = 400 };
+ * 16]; whole vectors of 16 are read. Only where vectors have 16 or 8 floats. */
 #if defined(__AVX2__)
 #define EAGER_HAS_PRODUCT
 #endif
@@ -85,6 +83,19 @@ void EAGER(turn)(const float *from, int64_t stride, int32_t n, float *to);
 
 /* Rank's share [*from, *to) of n things in units. */
 void eager_share(const struct team *t, int32_t n, int32_t unit, int32_t *from, int32_t *to);
+
+/* Pieces of n weight rows that this rank computes, at most EAGER_PANEL each: its share in order; or
+ * of a wide step, with vectors of 16, the next that no rank has taken yet (team.taken[count]), in
+ * pieces that become smaller towards the end. Where they begin depends on n and the size of the
+ * team alone, and so do the bits of a result. */
+struct eager_pieces {
+    const struct team *team;
+    int32_t n, count, end; /* `end` of this rank's share */
+    int32_t at, number;    /* the next piece begins there, and is this one of all */
+    int32_t from, to;      /* the piece */
+};
+struct eager_pieces EAGER(pieces)(const struct team *t, int32_t m, int32_t n, int count);
+bool EAGER(piece)(struct eager_pieces *p);
 
 void EAGER(attn)(const void *args, const struct team *team);
 

@@ -3,9 +3,9 @@
  *
  * Weights come in panels of 16 columns, so that a multiply-add takes one vector of them and one
  * broadcast x: no sums across lanes. TOKENS x COLS sums are in registers while up to CHUNK products
- * are added to each, in rising order; then they join what is in memory. A chunk of a tile's x is
- * copied beside itself first: it stays in the first-level cache while all panels pass by, and its
- * rows are a constant apart, which spares the loop the registers of twelve addresses.
+ * are added to each, in rising order; then they join what is in memory. A chunk of a tile's x stays
+ * in the first-level cache while all panels pass by. It is read where it lies: six rows are three
+ * multiples of their distance from two addresses, which are few enough registers.
  *
  * On AVX-512 this leaves less of the peak than OpenBLAS does (docs/measurements.md). On AVX2 it
  * does so only where matrices are small, as those of attention are. Elsewhere it is not built.
@@ -15,16 +15,11 @@
 
 #if defined(EAGER_HAS_PRODUCT)
 
-/* 24 sums, 2 weights and an x in 32 registers; or 6 sums of two registers in 16. Sums as long as
- * OpenBLAS's: what is compared with eager's errors (specializer/admission) finds those it always
- * found. */
-enum {
-    TOKENS = PARTS == 1 ? 12 : 6,
-    COLS = PARTS == 1 ? 2 : 1,
-    CHUNK = 384,
-    STRIDE = EAGER_PRODUCT_STRIDE
-};
-_Static_assert(STRIDE >= CHUNK, "rows of a chunk lie apart");
+/* 24 sums, 4 weights and an x in 32 registers; or 6 sums of two registers in 16. A square tile has
+ * the fewest loads for its multiply-adds, which counts where a neighbour on the core's other thread
+ * takes its share of the ports. Sums as long as OpenBLAS's: what is compared with eager's errors
+ * (specializer/admission) finds those it always found. */
+enum { TOKENS = 6, COLS = PARTS == 1 ? 4 : 1, CHUNK = 384 };
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 16")
 #include "kernels/cpu/lib/turn.h"
@@ -33,6 +28,7 @@ _Static_assert(STRIDE >= CHUNK, "rows of a chunk lie apart");
 INLINE void tile(const struct eager_product *p, const int tokens, const int cols, int32_t n,
                  const float *x, const float *w, float *y, int add, const float *scale)
 {
+    const int64_t ld = p->ldx, ld3 = 3 * ld;
     struct lanes acc[TOKENS][COLS];
     UNROLLED
     for (int t = 0; t < tokens; t++) {
@@ -40,14 +36,15 @@ INLINE void tile(const struct eager_product *p, const int tokens, const int cols
         for (int c = 0; c < cols; c++)
             acc[t][c] = lanes_zero();
     }
-    for (int32_t k = 0; k < n; k++, w += p->row) {
+    _Pragma("GCC unroll 4") for (int32_t k = 0; k < n; k++, w += p->row)
+    {
         struct lanes one[COLS];
         UNROLLED
         for (int c = 0; c < cols; c++)
             one[c] = lanes_load(w + c * p->panel);
         UNROLLED
         for (int t = 0; t < tokens; t++) {
-            vec broadcast = vec_set(x[t * STRIDE + k]);
+            vec broadcast = vec_set(x[t / 3 * ld3 + t % 3 * ld + k]);
             UNROLLED
             for (int c = 0; c < cols; c++) {
                 UNROLLED
@@ -82,7 +79,7 @@ static void tile_edge(const struct eager_product *p, int tokens, int32_t columns
     for (int t = 0; t < tokens; t++) {
         if (add)
             memcpy(sums, y + t * p->ldy, (size_t)columns * sizeof *sums);
-        tile(&edge, 1, 1, n, x + t * STRIDE, w, sums, add, scale ? scale + t : NULL);
+        tile(&edge, 1, 1, n, x + t * p->ldx, w, sums, add, scale ? scale + t : NULL);
         memcpy(y + t * p->ldy, sums, (size_t)columns * sizeof *sums);
     }
 }
@@ -94,6 +91,8 @@ INLINE void across(const struct eager_product *p, const int tokens, int32_t n, c
     int32_t c = 0;
     for (; c + COLS * LANES <= p->columns; c += COLS * LANES)
         tile(p, tokens, COLS, n, x, w + c / LANES * p->panel, y + c, add, scale);
+    for (; COLS > 2 && c + 2 * LANES <= p->columns; c += 2 * LANES)
+        tile(p, tokens, COLS / 2, n, x, w + c / LANES * p->panel, y + c, add, scale);
     for (; c + LANES <= p->columns; c += LANES)
         tile(p, tokens, 1, n, x, w + c / LANES * p->panel, y + c, add, scale);
     if (c < p->columns)
@@ -102,7 +101,6 @@ INLINE void across(const struct eager_product *p, const int tokens, int32_t n, c
 
 void EAGER(product)(const struct eager_product *p)
 {
-    float copy[TOKENS * STRIDE] __attribute__((aligned(64)));
     int32_t chunks = (p->k + CHUNK - 1) / CHUNK;
     for (int32_t i = 0; i < chunks; i++) {
         int32_t from = (int32_t)((int64_t)p->k * i / chunks);
@@ -113,9 +111,6 @@ void EAGER(product)(const struct eager_product *p)
             tokens = p->m - t < TOKENS ? p->m - t : TOKENS;
             tokens = tokens < TOKENS && tokens > 4 ? 4 : tokens;
             const float *x = p->x + t * p->ldx + from;
-            for (int32_t j = 0; p->ldx != STRIDE && j < tokens; j++)
-                memcpy(copy + j * STRIDE, x + j * p->ldx, (size_t)n * sizeof *x);
-            x = p->ldx != STRIDE ? copy : x;
             float *y = p->y + t * p->ldy;
             const float *scale = p->scale && i == chunks - 1 ? p->scale + t : NULL;
             if (tokens == TOKENS)
@@ -124,7 +119,7 @@ void EAGER(product)(const struct eager_product *p)
                 across(p, 4, n, x, w, y, add, scale);
             else
                 for (int32_t j = 0; j < tokens; j++)
-                    across(p, 1, n, x + j * STRIDE, w, y + j * p->ldy, add,
+                    across(p, 1, n, x + j * p->ldx, w, y + j * p->ldy, add,
                            scale ? scale + j : NULL);
         }
     }

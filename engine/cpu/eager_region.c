@@ -1,18 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* eager_region.c - the regions of a step out of linear layers and attention.
  *
- * Every rank takes a share of the output rows (weight rows) of all tokens; only attn_in and wide
+ * Every rank takes pieces of the output rows (weight rows) of all tokens; only attn_in and wide
  * attention need a barrier. What ranks share is in the outputs themselves: k and v are projected
  * straight into their cache positions and turned there, so no kernel asks for team scratch.
  */
 #include "engine/cpu/eager_impl.h"
 #include "engine/cpu/vec.h"
 
-/* Weight rows are shared out in units that keep panels and row blocks whole. */
-static int32_t unit(int32_t m)
+#if defined(__AVX512F__)
+enum { TAKEN = 1 };
+#else
+enum { TAKEN = 0 }; /* OpenBLAS packs all of x for every piece: few large ones */
+#endif
+
+/* ---- pieces --------------------------------------------------------------------------------- */
+
+struct eager_pieces EAGER(pieces)(const struct team *t, int32_t m, int32_t n, int count)
 {
-    return m > EAGER_NARROW ? LANES : EAGER_ROWS;
+    struct eager_pieces p = {.team = t, .n = n, .count = count, .end = n};
+    if (!TAKEN || m <= EAGER_NARROW || !t->taken || t->size == 1) {
+        /* Units keep panels and row blocks whole. */
+        eager_share(t, n, m > EAGER_NARROW ? LANES : EAGER_ROWS, &p.at, &p.end);
+        p.count = -1;
+    }
+    return p;
 }
+
+/* Of the rows that are left a half is for one piece of each rank. A register tile takes 64. */
+static int32_t piece_rows(const struct eager_pieces *p)
+{
+    int32_t rows = (p->n - p->at) / (2 * p->team->size);
+    rows = rows >= 64 ? rows / 64 * 64 : p->n / p->team->size >= 32 ? 32 : LANES;
+    return rows < EAGER_PANEL ? rows : EAGER_PANEL;
+}
+
+bool EAGER(piece)(struct eager_pieces *p)
+{
+    if (p->count < 0) {
+        p->from = p->at;
+        p->to = p->end - p->from < EAGER_PANEL ? p->end : p->from + EAGER_PANEL;
+        p->at = p->to;
+        return p->from < p->to;
+    }
+    int32_t mine = __atomic_fetch_add(&p->team->taken[p->count], 1, __ATOMIC_RELAXED);
+    for (; p->number < mine && p->at < p->n; p->number++)
+        p->at += piece_rows(p);
+    p->from = p->at;
+    p->to = p->n - p->from < piece_rows(p) ? p->n : p->from + piece_rows(p);
+    return p->from < p->n;
+}
+
+/* ---- embed ---------------------------------------------------------------------------------- */
 
 static void embed(const void *args, const struct team *team)
 {
@@ -58,15 +97,11 @@ static void scatter(const struct attn_in_args *a, const float *tmp, const float 
 }
 
 static void project(const struct attn_in_args *a, const struct eager_input *in, float *tmp,
-                    const struct weight *w, const float *bias, int32_t first,
-                    const struct team *team)
+                    const struct weight *w, const float *bias, int32_t first, struct eager_pieces p)
 {
-    int32_t from, to;
-    eager_share(team, w->rows, unit(a->m), &from, &to);
-    for (int32_t n = from; n < to; n += EAGER_PANEL) {
-        int32_t end = n + EAGER_PANEL < to ? n + EAGER_PANEL : to;
-        EAGER(linear)(w, in, n, end, tmp, end - n);
-        scatter(a, tmp, bias, first, n, end - n);
+    while (EAGER(piece)(&p)) {
+        EAGER(linear)(w, in, p.from, p.to, tmp, p.to - p.from);
+        scatter(a, tmp, bias, first, p.from, p.to - p.from);
     }
 }
 
@@ -94,9 +129,10 @@ static void attn_in(const void *args, const struct team *team)
     const struct attn_in_args *a = args;
     struct eager_input in = {.x = a->x, .m = a->m, .k = a->wq.cols, .gain = a->norm, .eps = a->eps};
     float *tmp = EAGER(input)(&in, NULL, (int64_t)a->m * EAGER_PANEL * (int64_t)sizeof *tmp);
-    project(a, &in, tmp, &a->wq, a->bq, 0, team);
-    project(a, &in, tmp, &a->wk, a->bk, a->heads, team);
-    project(a, &in, tmp, &a->wv, a->bv, a->heads + a->kv_heads, team);
+    project(a, &in, tmp, &a->wq, a->bq, 0, EAGER(pieces)(team, a->m, a->wq.rows, 0));
+    project(a, &in, tmp, &a->wk, a->bk, a->heads, EAGER(pieces)(team, a->m, a->wk.rows, 1));
+    project(a, &in, tmp, &a->wv, a->bv, a->heads + a->kv_heads,
+            EAGER(pieces)(team, a->m, a->wv.rows, 2));
     team->barrier(team); /* a head may have been projected by two ranks */
     int32_t heads = a->heads + a->kv_heads, from, to;
     eager_share(team, a->m * heads, 1, &from, &to);
@@ -107,22 +143,24 @@ static void attn_in(const void *args, const struct team *team)
 
 /* ---- the other linear regions --------------------------------------------------------------- */
 
-/* attn_out and mlp_out */
-static void out(const void *args, const struct team *team)
+/* attn_out, mlp_out and the second half of mlp, each with a count of its own */
+static void out_counted(const struct out_args *a, const struct team *team, int count)
 {
-    const struct out_args *a = args;
     struct eager_input in = {.x = a->in, .m = a->m, .k = a->w.cols};
     EAGER(input)(&in, NULL, 0);
     int64_t ld = a->w.rows;
-    int32_t from, to;
-    eager_share(team, a->w.rows, unit(a->m), &from, &to);
-    for (int32_t n = from; n < to; n += EAGER_PANEL) {
-        int32_t end = n + EAGER_PANEL < to ? n + EAGER_PANEL : to;
-        EAGER(linear)(&a->w, &in, n, end, a->y + n, ld);
+    struct eager_pieces p = EAGER(pieces)(team, a->m, a->w.rows, count);
+    while (EAGER(piece)(&p)) {
+        EAGER(linear)(&a->w, &in, p.from, p.to, a->y + p.from, ld);
         for (int64_t i = 0; i < a->m; i++)
-            for (int64_t j = n; j < end; j++)
+            for (int64_t j = p.from; j < p.to; j++)
                 a->y[i * ld + j] += a->x[i * ld + j];
     }
+}
+
+static void out(const void *args, const struct team *team)
+{
+    out_counted(args, team, 0);
 }
 
 /* h = silu(h) * up over n floats; the tail with the scalar forms of the vector functions. */
@@ -145,14 +183,13 @@ static void mlp_in(const void *args, const struct team *team)
         .x = a->x, .m = a->m, .k = a->gate.cols, .gain = a->norm, .eps = a->eps};
     float *up = EAGER(input)(&in, NULL, (int64_t)a->m * EAGER_PANEL * (int64_t)sizeof *up);
     int64_t ld = a->gate.rows;
-    int32_t from, to;
-    eager_share(team, a->gate.rows, unit(a->m), &from, &to);
-    for (int32_t n = from; n < to; n += EAGER_PANEL) {
-        int32_t end = n + EAGER_PANEL < to ? n + EAGER_PANEL : to;
-        EAGER(linear)(&a->gate, &in, n, end, a->h + n, ld);
-        EAGER(linear)(&a->up, &in, n, end, up, end - n);
+    struct eager_pieces p = EAGER(pieces)(team, a->m, a->gate.rows, 0);
+    while (EAGER(piece)(&p)) {
+        int32_t n = p.to - p.from;
+        EAGER(linear)(&a->gate, &in, p.from, p.to, a->h + p.from, ld);
+        EAGER(linear)(&a->up, &in, p.from, p.to, up, n);
         for (int64_t i = 0; i < a->m; i++)
-            silu_mul(a->h + i * ld + n, up + i * (end - n), end - n);
+            silu_mul(a->h + i * ld + p.from, up + i * n, n);
     }
 }
 
@@ -169,7 +206,7 @@ static void mlp(const void *args, const struct team *team)
     const struct out_args down = {.m = a->m, .in = a->h, .x = a->x, .w = a->down, .y = a->y};
     mlp_in(&in, team);
     team->barrier(team); /* every rank reads all of h */
-    out(&down, team);
+    out_counted(&down, team, 1);
 }
 
 static void head(const void *args, const struct team *team)
@@ -178,12 +215,9 @@ static void head(const void *args, const struct team *team)
     struct eager_input in = {.x = a->x, .m = a->m, .k = a->w.cols, .gain = a->norm, .eps = a->eps};
     EAGER(input)(&in, a->row, 0);
     int64_t ld = a->w.rows;
-    int32_t from, to;
-    eager_share(team, a->w.rows, unit(a->m), &from, &to);
-    for (int32_t n = from; n < to; n += EAGER_PANEL) {
-        int32_t end = n + EAGER_PANEL < to ? n + EAGER_PANEL : to;
-        EAGER(linear)(&a->w, &in, n, end, a->logits + n, ld);
-    }
+    struct eager_pieces p = EAGER(pieces)(team, a->m, a->w.rows, 0);
+    while (EAGER(piece)(&p))
+        EAGER(linear)(&a->w, &in, p.from, p.to, a->logits + p.from, ld);
 }
 
 static int64_t no_scratch(int32_t m, int32_t size)

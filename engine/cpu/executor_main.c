@@ -263,7 +263,9 @@ static void obey(const struct worker *w, const struct team *team)
         *to[i] = w->weight[region_info(r)->once ? 0 : c->call.layer][i];
     args.embed.m = c->call.m; /* first in every struct */
     aim(w, &args);
-    w->kernel->run(&args, team);
+    struct team again = *team;
+    again.taken = NULL; /* they count from the pool's start, which was many calls ago */
+    w->kernel->run(&args, &again);
 }
 
 /* Every rank waits for the server's word by itself, and the last one to be done says so: a call

@@ -24,7 +24,8 @@ struct pool {
     struct gate phase;      /* raised once a barrier */
     struct gate_wait generation_wait, phase_wait;
     _Alignas(LINE) _Atomic int32_t arrived;
-    int32_t size;
+    _Alignas(LINE) int32_t taken[TEAM_COUNTS]; /* team.taken */
+    _Alignas(LINE) int32_t size;
     int32_t rested_ns; /* what workers spun before pool_rest(); 0: they do */
     _Atomic bool stop;
     void (*fn)(const void *args, const struct team *team);
@@ -63,8 +64,12 @@ static void team_barrier(const struct team *team)
 
 static void run_rank(struct pool *p, int32_t rank)
 {
-    struct team team = {
-        .rank = rank, .size = p->size, .barrier = team_barrier, .scratch = p->scratch, .host = p};
+    struct team team = {.rank = rank,
+                        .size = p->size,
+                        .barrier = team_barrier,
+                        .scratch = p->scratch,
+                        .host = p,
+                        .taken = p->taken};
     p->fn(p->args, &team);
     barrier(p);
 }
@@ -95,6 +100,8 @@ void pool_run(struct pool *p, void (*fn)(const void *args, const struct team *te
     }
     p->fn = fn;
     p->args = args;
+    for (int i = 0; i < TEAM_COUNTS; i++)
+        __atomic_store_n(&p->taken[i], 0, __ATOMIC_RELAXED);
     if (p->size > 1)
         gate_raise(&p->generation, false);
     run_rank(p, 0);

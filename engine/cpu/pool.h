@@ -19,7 +19,8 @@ void pool_close(struct pool *p);
 int32_t pool_cores(void);
 int32_t pool_size(const struct pool *p);
 
-/* Runs fn(args, team) on every rank. Grows scratch to `scratch_bytes` first if needed. */
+/* Runs fn(args, team) on every rank; the team's counts are 0 when it begins. Grows scratch to
+ * `scratch_bytes` first if needed. */
 void pool_run(struct pool *p, void (*fn)(const void *args, const struct team *team),
               const void *args, int64_t scratch_bytes);
 

@@ -21,10 +21,14 @@
 
 #define DIGITS_FINE(d) ((d) == 3 && ISA == ISA_VNNI)
 
-/* An outlier is this many times the root mean square of its row, squared: a value 8 times as large,
- * or less in a short row, where one alone is much of it. Not more than half of the blocks can have
- * one, and what the rest of them loses is below the errors of 16 float sums. */
-#define DIGITS_OUTLIER(k) ((k) < 576 ? (float)(k) / 9 : 64.0f)
+/* A value is an outlier if it is more than `times` the mean size of the others of its row of k,
+ * which is this share of the sum of all sizes. Not the row's root mean square, which is the
+ * outliers' own: with three of one size no value is more than sqrt(k / 3) times that. */
+#define DIGITS_OUTLIER(k, times) ((float)(times) / ((k)-1 + (times)))
+
+/* Few tokens are compared with 16 float sums, which err a third as much as the one of wide tiles.
+ */
+enum { FEW_OUTLIER = 10 };
 
 /* One token's row of k values in digits. Arrays are views into scratch, see digits_bytes(). */
 struct digits {
@@ -210,14 +214,14 @@ INLINE int64_t digits_split(struct digits *g, const int d, int b, const float *x
 
 #endif
 
-/* Writes block b of g from x[0, 32), which are at most 2 in size. A value whose square is above
- * `most` is an outlier. */
+/* Writes block b of g from x[0, 32), which are at most 2 in size. A larger value than `most` is an
+ * outlier. */
 INLINE void digits_block(struct digits *g, const int d, int b, const float *x, float most)
 {
     /* The largest sum of D signed digits is 127 (256^D - 1) / 255, a little below 2^(8D - 1): 1.01
      * moves values that would round past it to the next exponent. */
     float top = largest(x, BLOCK);
-    int deep = DIGITS_FINE(d) && top * top > most;
+    int deep = DIGITS_FINE(d) && top > most;
     top *= 1.01f;
     int e = top > 0x1p-80f ? exponent_of(top) : -80;
     int bits = 8 * d - 2 - e;
@@ -226,15 +230,15 @@ INLINE void digits_block(struct digits *g, const int d, int b, const float *x, f
     g->sum[b] = (float)sum * (deep ? g->unit[b] * (1.0f / 256) : g->unit[b]);
 }
 
-/* The square of what is an outlier in a row, once that is scaled by `down` and `down2`. */
+/* What outliers of a row are above, once that is scaled by `down` and `down2`. */
 INLINE float digits_most(const float *x, const int k, float down, float down2)
 {
     vf sum = vf_zero();
     for (int i = 0; i < k; i += LANES) {
         vf v = vf_mul(vf_mul(vf_load(x + i), vf_set(down)), vf_set(down2));
-        sum = vf_fma(v, v, sum);
+        sum = vf_add(sum, vf_max(v, vf_sub(vf_zero(), v)));
     }
-    return vf_fold(sum) * (DIGITS_OUTLIER(k) / (float)k);
+    return vf_fold(sum) * DIGITS_OUTLIER(k, FEW_OUTLIER);
 }
 
 /* Blocks [b0, b1) of row t of scratch `at` from x[0, k). The rank that fills block 0 also writes

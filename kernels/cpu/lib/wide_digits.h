@@ -18,8 +18,8 @@
  *
  * Three digits keep 22 bits below a block's largest value. That is about what a float sum of
  * hundreds of products keeps, but the neighbours of an outlier would lose more. So a token's block
- * whose largest value is 16 times the root mean square of its row or more (less in a short row,
- * where one value alone is much of that) has a fourth digit,
+ * with an outlier, a value more than 24 times the mean size of the other values of its row, has a
+ * fourth digit,
  *
  *   X[i] + 2^23 = sum_d digit[d][i] * 256^(2-d) + fine[i] / 256
  *
@@ -68,7 +68,7 @@ INLINE void wide_expand_block(const int type, const struct panel_source *s, int 
  * its unit, with FINE [K/32][TILE][32] fourth digits and [K/32] which tokens have some, a bit each;
  * at its end [TILE][2] factors of 2^row. */
 enum { DIGIT_ROWS = DIGITS * TILE * BLOCK, FINE = DIGITS == 3 };
-enum { OUTLIER_SQUARED = K < 576 ? K * 4 / 9 : 256 };
+enum { WIDE_OUTLIER = 24 };
 enum { FINE_ROWS = FINE * (TILE * BLOCK + 2) };
 
 INLINE int64_t wide_tile_bytes(void)
@@ -104,21 +104,22 @@ enum { DIGIT_LINE = (K / BLOCK + 15) / 16 * 16 };
  * fine[b]: whether the block has fourth digits. */
 INLINE void digit_units(const float *x, float *up, float *unit, uint8_t *fine)
 {
-    __m512 squares[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    __m512 sizes[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
     for (int b = 0; b < K / BLOCK; b++) {
-        __m512 a = _mm512_loadu_ps(x + b * BLOCK), c = _mm512_loadu_ps(x + b * BLOCK + 16);
-        up[b] = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(c)));
-        squares[0] = _mm512_fmadd_ps(a, a, squares[0]);
-        squares[1] = _mm512_fmadd_ps(c, c, squares[1]);
+        __m512 a = _mm512_abs_ps(_mm512_loadu_ps(x + b * BLOCK));
+        __m512 c = _mm512_abs_ps(_mm512_loadu_ps(x + b * BLOCK + 16));
+        up[b] = _mm512_reduce_max_ps(_mm512_max_ps(a, c));
+        sizes[0] = _mm512_add_ps(sizes[0], a);
+        sizes[1] = _mm512_add_ps(sizes[1], c);
     }
     for (int b = K / BLOCK; b < DIGIT_LINE; b++)
         up[b] = 0;
-    __m512 most = _mm512_set1_ps(_mm512_reduce_add_ps(_mm512_add_ps(squares[0], squares[1])) *
-                                 (float)OUTLIER_SQUARED / K);
+    __m512 most = _mm512_set1_ps(_mm512_reduce_add_ps(_mm512_add_ps(sizes[0], sizes[1])) *
+                                 DIGITS_OUTLIER(K, WIDE_OUTLIER));
     for (int b = 0; b < DIGIT_LINE; b += 16) {
         /* 1.01: a value just below a power of two may round up to it, which has no digits. */
         __m512 top = _mm512_load_ps(up + b);
-        __mmask16 far = _mm512_cmp_ps_mask(_mm512_mul_ps(top, top), most, _CMP_GT_OQ);
+        __mmask16 far = _mm512_cmp_ps_mask(top, most, _CMP_GT_OQ);
         top = _mm512_mul_ps(top, _mm512_set1_ps(1.01f));
         __m512 e = _mm512_getexp_ps(_mm512_max_ps(top, _mm512_set1_ps(0x1p-80f)));
         __m512 bits = _mm512_sub_ps(_mm512_set1_ps(8 * DIGITS - 2), e), one = _mm512_set1_ps(1);
