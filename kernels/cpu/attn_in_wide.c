@@ -50,7 +50,7 @@ static void run(const void *args, const struct team *team)
     struct wide w;
     wide_begin(&w, team, UNITS, a->x, NULL, a->m, a->norm, a->eps, WTYPE_LARGE, UNIT / PANEL);
     amx_begin();
-    for (int g = w.units.first; g < w.units.end; g += w.units.step) {
+    for (int g = share_first(&w.units); g < w.units.end; g = share_next(&w.units, g)) {
         struct qkv_unit u = qkv_unit(g);
         if (u.kind == QKV_Q)
             project(WTYPE, a, &w, u);

@@ -32,6 +32,7 @@
 /* ---- code --------------------------------------------------------------------------------- */
 
 #include "cpu/lib/paged.h"
+#include "cpu/lib/taken.h"
 #include "cpu/lib/tile.h"
 #include "cpu/lib/turn.h"
 #include "cpu/lib/vexp.h"
@@ -225,29 +226,37 @@ INLINE int blocks_of(const struct span *s)
     return (s->count + QUERIES - 1) / QUERIES * KV_HEADS;
 }
 
-/* Later tokens look at more positions, so every other round goes backwards. */
-INLINE int64_t dealt_to(int64_t turn, int64_t ranks)
+/* Whether a block is the rank's. DEAL: whoever comes for it, which is told by `next`; or, without
+ * counts, each its turn, and every other round backwards: later tokens look at more positions.
+ * Otherwise the block whose middle, `at` of `all` positions, lies in the rank's range. */
+INLINE int is_mine(const struct team *team, int turn, int *next, int64_t at, int64_t all)
 {
-    int64_t at = turn % (2 * ranks);
-    return at < ranks ? at : 2 * ranks - 1 - at;
+    if (!DEAL)
+        return at * team->size / all == team->rank;
+    if (!team->taken) {
+        int place = turn % (2 * team->size);
+        return (place < team->size ? place : 2 * team->size - 1 - place) == team->rank;
+    }
+    if (*next < turn)
+        *next = share_take(team->taken);
+    return *next == turn;
 }
 
 static void run(const void *args, const struct team *team)
 {
     const struct attn_args *a = args;
     struct work *w = (struct work *)team->scratch + team->rank;
-    int64_t all = 0, before = 0, turn = 0;
+    int64_t all = 0, before = 0;
+    int turn = 0, next = -1;
     for (int i = 0; i < a->spans; i++)
         for (int n = 0; n < blocks_of(&a->span[i]); n++)
             all += block_of(&a->span[i], n).end;
     for (int i = 0; i < a->spans; i++)
         for (int n = 0; n < blocks_of(&a->span[i]); n++, turn++) {
             struct block b = block_of(&a->span[i], n);
-            int64_t rank =
-                DEAL ? dealt_to(turn, team->size) : (before + b.end / 2) * team->size / all;
-            before += b.end;
-            if (rank == team->rank)
+            if (is_mine(team, turn, &next, before + b.end / 2, all))
                 attend(a, &b, w);
+            before += b.end;
         }
 }
 

@@ -46,7 +46,7 @@ static void run(const void *args, const struct team *team)
     wide_begin(&w, team, (VOCAB + UNIT - 1) / UNIT, a->x, a->row, a->m, a->norm, a->eps, WTYPE,
                PANELS);
     amx_begin();
-    for (int u = w.units.first; u < w.units.end; u += w.units.step) {
+    for (int u = share_first(&w.units); u < w.units.end; u = share_next(&w.units, u)) {
         const int n = u * UNIT, count = VOCAB - n < UNIT ? VOCAB % UNIT : UNIT;
         wide_expand(&w, WTYPE, &a->w, n, count, 0);
         for (int t = w.t0, tokens; t < w.t1; t += tokens) {

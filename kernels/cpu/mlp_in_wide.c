@@ -54,7 +54,7 @@ static void run(const void *args, const struct team *team)
     w2 = w;
     w2.panels += PANELS * wide_panel_bytes(WTYPE);
     amx_begin();
-    for (int u = w.units.first; u < w.units.end; u += w.units.step) {
+    for (int u = share_first(&w.units); u < w.units.end; u = share_next(&w.units, u)) {
         int n = u * UNIT, left = FFN - n, count = left < UNIT ? left : UNIT;
         int panels = (count + PANEL - 1) / PANEL;
         wide_expand(&w, WTYPE, &a->gate, n, count, 0);

@@ -43,7 +43,7 @@ static void run(const void *args, const struct team *team)
     float dot[TILE * UNIT];
     wide_begin(&w, team, (HIDDEN + UNIT - 1) / UNIT, a->in, NULL, a->m, NULL, 0.0f, WTYPE, PANELS);
     amx_begin();
-    for (int u = w.units.first; u < w.units.end; u += w.units.step) {
+    for (int u = share_first(&w.units); u < w.units.end; u = share_next(&w.units, u)) {
         int n = u * UNIT, left = HIDDEN - n, count = left < UNIT ? left : UNIT;
         wide_expand(&w, WTYPE, &a->w, n, count, 0);
         for (int t = w.t0, tokens; t < w.t1; t += tokens) {

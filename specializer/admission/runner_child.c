@@ -110,6 +110,7 @@ struct crew {
     const struct cpu_kernel *kernel;
     const void *args;
     int32_t size;
+    int32_t taken[TEAM_COUNTS]; /* team.taken */
     uint64_t skew;
     int64_t skew_ns; /* longest delay: twice what an undelayed run took */
     sem_t done;
@@ -234,9 +235,11 @@ static int crew_open(struct crew *c, int32_t size)
 static void crew_run(struct crew *c, int32_t size, void *scratch)
 {
     c->size = size;
+    for (int32_t i = 0; i < TEAM_COUNTS; i++)
+        __atomic_store_n(&c->taken[i], 0, __ATOMIC_RELAXED);
     for (int32_t i = 0; i < size; i++) {
         struct member *m = &c->member[i];
-        m->team = (struct team){i, size, crew_barrier, scratch, m};
+        m->team = (struct team){i, size, crew_barrier, scratch, m, c->taken};
         if (i > 0)
             sem_post(&m->start);
     }

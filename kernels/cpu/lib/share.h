@@ -8,15 +8,16 @@
 
 struct share {
     int first, end, step; /* for (g = first; g < end; g += step) */
+    int32_t *taken;       /* or NULL: taken.h */
 };
 
 /* `groups` groups over the team: neighbouring ones to a rank, or dealt out in turn. */
 INLINE struct share share_groups(const struct team *team, int groups, int interleaved)
 {
     if (interleaved)
-        return (struct share){team->rank, groups, team->size};
+        return (struct share){team->rank, groups, team->size, NULL};
     return (struct share){(int)((int64_t)groups * team->rank / team->size),
-                          (int)((int64_t)groups * (team->rank + 1) / team->size), 1};
+                          (int)((int64_t)groups * (team->rank + 1) / team->size), 1, NULL};
 }
 
 #endif

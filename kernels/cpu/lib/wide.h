@@ -15,8 +15,9 @@
  * those are scaled by a power of two to have their largest value near 1: the tile unit takes
  * subnormal numbers for 0, and digits are of fixed point.
  *
- * SPLIT 0, 1: ranks share the units of rows, after preparing x together; 2: each rank does all
- * rows for its own tokens, needs no barrier, and expands weights for itself.
+ * SPLIT 0, 1: ranks share the units of rows, after preparing x together, a range each or as they
+ * come for them; 2: each rank does all rows for its own tokens, needs no barrier, and expands
+ * weights for itself.
  */
 #ifndef WHET_KERNELS_CPU_LIB_WIDE_H
 #define WHET_KERNELS_CPU_LIB_WIDE_H
@@ -31,6 +32,7 @@
 #include "cpu/lib/norm.h"
 #include "cpu/lib/shape.h"
 #include "cpu/lib/share.h"
+#include "cpu/lib/taken.h"
 
 #define APART \
     (ISA == ISA_AMX || DIGITS) /* activations are taken apart before they are multiplied */
@@ -160,7 +162,7 @@ INLINE void wide_begin(struct wide *w, const struct team *team, int units, const
 #endif
     if (SPLIT < 2 && (APART || gain))
         team->barrier(team);
-    w->units = SPLIT < 2 ? share_groups(team, units, SPLIT) : (struct share){0, units, 1};
+    w->units = SPLIT < 2 ? share_taken(team, units, SPLIT) : (struct share){0, units, 1, NULL};
     w->t0 = SPLIT < 2 ? 0 : from;
     w->t1 = SPLIT < 2 ? m : to;
 }
