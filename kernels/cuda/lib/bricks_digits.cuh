@@ -39,6 +39,11 @@ __device__ __forceinline__ struct input input_of(const char *x, const float *say
 
 /* ---- digits --------------------------------------------------------------------------------- */
 
+/* What activations are multiplied by before a norm divides it away again. Of a token near 2^-130
+ * units would lie below float's smallest number; the squares of one near 2^64 are infinite anyway.
+ */
+#define X_UP 0x1p40f
+
 /* A byte of each of four words, in the order in which codes lie. */
 __device__ __forceinline__ unsigned bytes_of(const unsigned *v, unsigned which)
 {

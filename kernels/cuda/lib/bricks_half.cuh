@@ -35,6 +35,8 @@ __device__ __forceinline__ struct input input_of(const char *x, const float *say
 
 /* ---- halves --------------------------------------------------------------------------------- */
 
+#define X_UP 1.0f /* halves of tiny numbers are tiny halves */
+
 __device__ __forceinline__ unsigned pack_half(float low, float high)
 {
     unsigned r;

@@ -47,8 +47,8 @@ enum {
     X_BATCH = X_LOADS < 4 ? X_LOADS : 4
 };
 
-/* x into shared memory, and 1/rms of each token into squares[0]; for whoever comes behind
- * another barrier. Ends with a barrier. */
+/* x into shared memory, and 1/rms of each token into squares[0], with a norm X_UP times and by
+ * X_UP; for whoever comes behind another barrier. Ends with a barrier. */
 __device__ __forceinline__ void take(const struct region_args &a, const struct chosen &,
                                      struct input *in, float *shared, const float4 (*)[2],
                                      const struct place &at, float (*squares)[M])
@@ -89,7 +89,7 @@ __device__ __forceinline__ void take(const struct region_args &a, const struct c
 #pragma unroll
             for (int j = 0; j < 8; j++) {
                 sum += f[j] * f[j];
-                f[j] *= by[j];
+                f[j] *= by[j] * X_UP;
             }
 #endif
             put_x(x, says, t, at_x, f, sum);
@@ -104,7 +104,7 @@ __device__ __forceinline__ void take(const struct region_args &a, const struct c
             sum += from[i];
         sum = warp_sum(sum);
         if (at.lane == 0)
-            squares[0][t] = rsqrtf(sum / K + a.eps);
+            squares[0][t] = rsqrtf(sum / K + a.eps) * (1 / X_UP);
     }
 #endif
 }
