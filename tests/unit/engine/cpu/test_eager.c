@@ -315,6 +315,23 @@ static void narrow_bits_do_not_depend_on_instruction_set_or_threads(void **state
     }
 }
 
+/* Whoever took which rows. */
+static void wide_bits_are_the_same_every_time(void **state)
+{
+    (void)state;
+    struct model_shape shape = shape_small();
+    struct model *m = model_random(&shape, DTYPE_Q4_1, 5);
+    for (int r = 0; r < REGION_LOCAL; r++) {
+        struct case_shape s = {
+            .region = (enum region)r, .m = 70, .sequences = 2, .context = 90, .ragged = true};
+        struct kernel_case *c = case_random(m, &s, FILL_NORMAL, true, false, 11);
+        for (int i = 0; i < 10; i++)
+            assert_same_bits(eager_cpu((enum region)r), eager_cpu((enum region)r), c, 3, 3);
+        case_free(c);
+    }
+    model_close(m);
+}
+
 static void one_token_has_the_bits_it_has_in_a_step_of_many(void **state)
 {
     (void)state;
@@ -437,6 +454,7 @@ int main(void)
         cmocka_unit_test(unusual_inputs_match_the_oracle),
         cmocka_unit_test(exact_sums_are_exact),
         cmocka_unit_test(narrow_bits_do_not_depend_on_instruction_set_or_threads),
+        cmocka_unit_test(wide_bits_are_the_same_every_time),
         cmocka_unit_test(one_token_has_the_bits_it_has_in_a_step_of_many),
         cmocka_unit_test(linear_regions_follow_the_canonical_order),
         cmocka_unit_test(attention_and_mlp_follow_the_canonical_order),

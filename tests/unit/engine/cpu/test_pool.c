@@ -39,6 +39,30 @@ static void pool_runs_every_rank_once_a_call(void **state)
     pool_close(p);
 }
 
+/* Ranks take numbers below TAKEN by one count; each number is somebody's, and only one's. */
+enum { TAKEN = 50 };
+
+static void take(const void *args, const struct team *team)
+{
+    _Atomic int32_t *times = (_Atomic int32_t *)args;
+    for (int c = 0; c < TEAM_COUNTS; c++)
+        for (int n; (n = __atomic_fetch_add(&team->taken[c], 1, __ATOMIC_RELAXED)) < TAKEN;)
+            atomic_fetch_add(&times[n], 1);
+}
+
+static void counts_begin_at_0_in_every_call(void **state)
+{
+    (void)state;
+    struct pool *p = pool_open(RANKS, 0);
+    _Atomic int32_t times[TAKEN] = {0};
+    for (int i = 1; i <= ROUNDS / 10; i++) {
+        pool_run(p, take, times, 0);
+        for (int n = 0; n < TAKEN; n++)
+            assert_int_equal(times[n], i * TEAM_COUNTS);
+    }
+    pool_close(p);
+}
+
 /* After the k-th barrier everybody must have arrived at it: `before` counts arrivals. */
 static void meet(const void *args, const struct team *team)
 {
@@ -169,6 +193,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pool_runs_every_rank_once_a_call),
+        cmocka_unit_test(counts_begin_at_0_in_every_call),
         cmocka_unit_test(barrier_lets_nobody_through_early),
         cmocka_unit_test(pool_wakes_workers_that_fell_asleep),
         cmocka_unit_test(scratch_is_shared_aligned_and_grows),
