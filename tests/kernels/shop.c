@@ -96,6 +96,25 @@ bool shop_build(struct shop *s, struct candidate *c)
     return r == STAGE_PASS;
 }
 
+struct candidate *shop_build_point(struct shop *s, const struct template *t, const struct point *p,
+                                   const struct facts *f, bool *built)
+{
+    struct candidate *c = xcalloc(1, sizeof *c);
+    c->template = t;
+    c->origin = ORIGIN_TEMPLATE;
+    c->source = xasprintf("%s/cpu/%s.c", s->kernels, t->file);
+    c->object = xasprintf("%s/point.so", s->dir);
+    c->define = point_flags(t, p, f);
+    *built = shop_build(s, c);
+    return c;
+}
+
+void shop_drop(struct candidate *c)
+{
+    unlink(c->object);
+    candidate_free(c);
+}
+
 const char *shop_build_unread(struct shop *s, enum region region, int m, const char *text,
                               struct candidate **out, struct err *err)
 {

@@ -25,6 +25,11 @@ void shop_close(struct shop *s);
 
 /* The build stage, to its end; the reason is in c->reason. */
 bool shop_build(struct shop *s, struct candidate *c);
+/* A point of a template for a CPU, and whether it was built. To shop_drop(). */
+struct candidate *shop_build_point(struct shop *s, const struct template *t, const struct point *p,
+                                   const struct facts *f, bool *built);
+/* Removes its object, too. */
+void shop_drop(struct candidate *c);
 /* A text that a language model wrote: read, and built in its frame. NULL, with the object in
  * *out (candidate_free() it); or "text" or "build": what refused it, with the words. */
 const char *shop_build_text(struct shop *s, enum region region, int m, const char *text,

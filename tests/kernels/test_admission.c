@@ -35,15 +35,15 @@ static int least_tokens(int m)
 static void admit(struct shop *s, const struct template *t, const struct point *p,
                   const struct facts *f, int m)
 {
-    struct candidate c = {.template = t, .origin = ORIGIN_TEMPLATE};
     char knobs[400];
+    bool ok;
     point_text(t, p, knobs, sizeof knobs);
-    c.source = xasprintf("%s/cpu/%s.c", s->kernels, t->file);
-    c.object = xasprintf("%s/admission.so", s->dir);
-    c.define = point_flags(t, p, f);
+    int64_t start = clock_ns();
+    struct candidate *c = shop_build_point(s, t, p, f, &ok);
+    double built = (double)(clock_ns() - start) / 1e9;
     struct check_request q = {
         .model = s->model,
-        .object = c.object,
+        .object = c->object,
         .range = {t->region, least_tokens(m), m, t->region == REGION_ATTN ? 256 : 0},
         .threads = 2,
         .ranks = 3,
@@ -54,16 +54,13 @@ static void admit(struct shop *s, const struct template *t, const struct point *
     struct check_result r = {0};
     struct end_result end;
     struct err err = {""};
-    int64_t start = clock_ns();
-    bool ok = shop_build(s, &c);
-    double built = (double)(clock_ns() - start) / 1e9;
     if (!ok)
-        snprintf(err.msg, sizeof err.msg, "%s", c.reason);
+        snprintf(err.msg, sizeof err.msg, "%s", c->reason);
     else
         ok = check_kernel(&q, &r, &err) == 0 &&
              (t->region == REGION_REDUCE || /* no rank's logits say anything of it */
-              end_check(s->model, c.object, m, false, NUMERICS_TOLERANCE, references, &end, &err) ==
-                  0);
+              end_check(s->model, c->object, m, false, NUMERICS_TOLERANCE, references, &end,
+                        &err) == 0);
     /* Eager's run was another candidate's, and step by step. */
     if (ok && q.rule.bit_equal && t->region != REGION_REDUCE && !end.bit_equal)
         ok = err_set(&err, "the whole model's logits have other bits than eager's") == 0;
@@ -73,13 +70,7 @@ static void admit(struct shop *s, const struct template *t, const struct point *
     fflush(stdout);
     s->right += ok;
     s->wrong += !ok;
-    unlink(c.object);
-    for (int i = 0; c.define && c.define[i]; i++)
-        free(c.define[i]);
-    free(c.define);
-    free(c.source);
-    free(c.object);
-    free(c.log);
+    shop_drop(c);
 }
 
 static void admit_template(struct shop *s, const struct template *t, int m, bool defaults,

@@ -4,7 +4,7 @@
  * The first token of a prompt has a few channels hundreds of times as large as the others, and the
  * matrices behind it learn to ignore them. A row of three such values in blocks of their own is
  * made here, with weights of 0 in those columns: what is left of a result are the products of
- * ordinary values, half of which share a block with an outlier. The probe's own outlier is one, and
+ * ordinary values, a sixth of which share a block with an outlier. The probe's own outlier is one, and
  * weighs what any channel does.
  *
  * Each START point with three digits (VNNI; other machines have nothing to try) of the templates
@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/cpu/case.h"
 #include "engine/cpu/eager.h"
@@ -118,23 +117,15 @@ static void try_point(struct shop *s, const struct template *t, const struct fac
                       const struct point *p, int m)
 {
     char knobs[200];
-    struct candidate c = {.template = t, .origin = ORIGIN_TEMPLATE};
+    bool built;
     snprintf(knobs, sizeof knobs, "%s ", t->id);
     point_text(t, p, knobs + strlen(knobs), sizeof knobs - strlen(knobs));
-    c.source = xasprintf("%s/cpu/%s.c", s->kernels, t->file);
-    c.object = xasprintf("%s/outliers.so", s->dir);
-    c.define = point_flags(t, p, f);
-    if (shop_build(s, &c))
-        compare(s, &c, knobs, m);
+    struct candidate *c = shop_build_point(s, t, p, f, &built);
+    if (built)
+        compare(s, c, knobs, m);
     else
-        shop_report(s, false, knobs, m, "build", c.reason);
-    unlink(c.object);
-    for (int i = 0; c.define && c.define[i]; i++)
-        free(c.define[i]);
-    free(c.define);
-    free(c.source);
-    free(c.object);
-    free(c.log);
+        shop_report(s, false, knobs, m, "build", c->reason);
+    shop_drop(c);
 }
 
 int main(void)
