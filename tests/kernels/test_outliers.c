@@ -4,8 +4,8 @@
  * The first token of a prompt has a few channels hundreds of times as large as the others, and the
  * matrices behind it learn to ignore them. A row of three such values in blocks of their own is
  * made here, with weights of 0 in those columns: what is left of a result are the products of
- * ordinary values, a sixth of which share a block with an outlier. The probe's own outlier is one, and
- * weighs what any channel does.
+ * ordinary values, a sixth of which share a block with an outlier. The probe's own outlier is one,
+ * and weighs what any channel does.
  *
  * Each START point with three digits (VNNI; other machines have nothing to try) of the templates
  * for attn_out is built, run and held to twice the eager kernel's error.
