@@ -29,7 +29,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -391,32 +390,3 @@ struct collective *collective_shm_open(const char *name, int32_t rank, int32_t w
     pthread_mutex_init(&s->lock, NULL);
     return &s->base;
 }
-
-/* ---- as a backend's -------------------------------------------------------------------------- */
-
-/* Nobody can guess the name, and nobody of another user may open it. */
-static int make(char id[RANKS_ID], int32_t world, bool one_host, bool shared, struct err *e)
-{
-    (void)one_host;
-    (void)shared; /* ranks of a machine share its cores as they like */
-    uint64_t drawn[2];
-    if (getrandom(drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn)
-        return err_set(e, "no random numbers: %s", strerror(errno));
-    snprintf(id, RANKS_ID, "/whet-%016llx%016llx", (unsigned long long)drawn[0],
-             (unsigned long long)drawn[1]);
-    return collective_shm_create(id, world, e);
-}
-
-static struct collective *open_by_id(const char id[RANKS_ID], int32_t rank, int32_t world,
-                                     double timeout_s, struct err *e)
-{
-    return collective_shm_open(id, rank, world, timeout_s, e);
-}
-
-static void made(const char id[RANKS_ID])
-{
-    shm_unlink(id);
-}
-
-const struct ranks_ops collective_shm_ranks = {
-    .reduces = true, .searched = true, .make = make, .open = open_by_id, .made = made};

@@ -15,7 +15,8 @@ int collective_shm_create(const char *name, int32_t world, struct err *e);
 struct collective *collective_shm_open(const char *name, int32_t rank, int32_t world,
                                        double timeout_s, struct err *e);
 
-/* The same as a backend's: names are drawn. */
+/* The same as a backend's (ranks_shm.c): names are drawn, and what a process that was killed
+ * between make() and made() left under such a name goes with the next make() of its user. */
 extern const struct ranks_ops collective_shm_ranks;
 
 #endif

@@ -62,7 +62,12 @@ def ranks():
 
 
 def shared_memory():
-    return {p.name for p in Path("/dev/shm").glob("whet-*") if not p.name.startswith("whet-test")}
+    """What servers of this run left: neither unit tests nor what was there before count."""
+    return {p.name for p in Path("/dev/shm").glob("whet-*") if not p.name.startswith("whet-test")} - BEFORE
+
+
+BEFORE = set()
+BEFORE = shared_memory()
 
 
 # ---- the same text ------------------------------------------------------------------------------
@@ -544,6 +549,17 @@ def test_when_rank_0_is_killed_the_others_end(ranks):
     s.process.kill()
     s.wait()
     wait_gone(others(s).values())
+    assert not shared_memory()
+
+
+def test_the_memory_of_a_server_that_was_killed_as_it_began_goes_with_the_next(ranks):
+    s = ranks(2, wait=False)
+    end = time.time() + PATIENCE
+    while not shared_memory():
+        assert time.time() < end and s.process.poll() is None, s.text()
+    s.process.kill()
+    s.wait()
+    ranks(2)
     assert not shared_memory()
 
 

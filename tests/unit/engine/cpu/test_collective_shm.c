@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -307,6 +308,62 @@ static void what_is_not_that_worlds_memory_is_refused(void **state)
     assert_non_null(strstr(e.msg, "No such file"));
 }
 
+/* ---- names: the server's own ---------------------------------------------------------------- */
+
+static bool there(const char *id)
+{
+    struct stat st;
+    char path[64 + RANKS_ID];
+    snprintf(path, sizeof path, "/dev/shm%.*s", RANKS_ID, id);
+    return stat(path, &st) == 0;
+}
+
+static void make_one(char id[RANKS_ID])
+{
+    struct err e = {""};
+    memset(id, 0, RANKS_ID);
+    if (collective_shm_ranks.make(id, 2, true, true, &e))
+        fail_msg("%s", e.msg);
+}
+
+/* Another process makes memory, says its name, and is killed before all ranks have come. */
+static void leave_one(char id[RANKS_ID])
+{
+    int way[2];
+    assert_int_equal(pipe(way), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        make_one(id);
+        _exit(write(way[1], id, RANKS_ID) == RANKS_ID ? raise(SIGKILL) : 1);
+    }
+    assert_int_equal(read(way[0], id, RANKS_ID), RANKS_ID);
+    assert_int_equal(ended(pid), 128 + SIGKILL);
+    close(way[0]);
+    close(way[1]);
+}
+
+static void what_a_killed_process_left_goes_and_what_is_held_stays(void **state)
+{
+    (void)state;
+    char left[RANKS_ID], again[RANKS_ID], own[RANKS_ID];
+    new_world(2); /* of another name: not the server's to remove */
+    leave_one(left);
+    assert_true(there(left));
+    make_one(own);
+    assert_false(there(left));
+    assert_true(there(own));
+    leave_one(again); /* which looked for leftovers, too */
+    assert_true(there(own));
+    collective_shm_ranks.made(own);
+    assert_false(there(own));
+    assert_true(there(name));
+    make_one(own);
+    assert_false(there(again));
+    collective_shm_ranks.made(own);
+    shm_unlink(name);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -317,6 +374,7 @@ int main(void)
         cmocka_unit_test(abort_ends_a_wait),
         cmocka_unit_test(ranks_that_do_different_things_find_out),
         cmocka_unit_test(what_is_not_that_worlds_memory_is_refused),
+        cmocka_unit_test(what_a_killed_process_left_goes_and_what_is_held_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
