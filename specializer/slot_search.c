@@ -132,8 +132,9 @@ static void add_known(struct firsts *g)
     enum { MOST = 16 };
     struct known_point found[MOST];
     struct slot_search *p = g->p;
-    struct known_slot at = {space_facts(p->space), p->slot->m, p->slot->context,
-                            machine_threads(g->s->config), g->s->numerics};
+    struct known_slot at = {space_facts(p->space), p->slot->m,
+                            p->slot->context,      machine_threads(g->s->config),
+                            g->s->numerics,        g->s->env.machine->device};
     int n = g->s->known ? known_find(g->s->known, &at, found, MOST) : 0;
     p->knowns = 0;
     for (int i = 0; i < n && p->knowns < KNOWN_FIRSTS; i++) {

@@ -19,7 +19,7 @@ enum { TAKEN = 0 }; /* OpenBLAS packs all of x for every piece: few large ones *
 struct eager_pieces EAGER(pieces)(const struct team *t, int32_t m, int32_t n, int count)
 {
     struct eager_pieces p = {.team = t, .n = n, .count = count, .end = n};
-    if (!TAKEN || m <= EAGER_NARROW || !t->taken || t->size == 1) {
+    if ((!TAKEN && m > EAGER_NARROW) || !t->taken || t->size == 1) {
         /* Units keep panels and row blocks whole. */
         eager_share(t, n, m > EAGER_NARROW ? LANES : EAGER_ROWS, &p.at, &p.end);
         p.count = -1;

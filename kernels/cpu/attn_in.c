@@ -42,8 +42,8 @@ static void run(const void *args, const struct team *team)
     struct input in;
     float v[M_MAX * SLOT];
     input_prepare(team, &in, a->x, NULL, a->norm, a->eps, HIDDEN, a->m);
-    struct share s = share_groups(team, UNITS, SPLIT);
-    for (int g = s.first; g < s.end; g += s.step) {
+    struct share s = share_guided(team, UNITS, SPLIT, 0);
+    for (int g = share_first(&s); g < s.end; g = share_next(&s, g)) {
         struct qkv_unit u = qkv_unit(g);
         if (u.kind == QKV_Q)
             project(WTYPE, a, u, &in, v);

@@ -238,7 +238,7 @@ INLINE int is_mine(const struct team *team, int turn, int *next, int64_t at, int
         return (place < team->size ? place : 2 * team->size - 1 - place) == team->rank;
     }
     if (*next < turn)
-        *next = share_take(team->taken);
+        *next = take_number(team->taken);
     return *next == turn;
 }
 

@@ -37,8 +37,8 @@ static void run(const void *args, const struct team *team)
     struct input in;
     float dot[M_MAX * WIDE];
     input_prepare(team, &in, a->x, a->row, a->norm, a->eps, HIDDEN, a->m);
-    struct share s = share_groups(team, (VOCAB + WIDE - 1) / WIDE, SPLIT);
-    for (int g = s.first; g < s.end; g += s.step) {
+    struct share s = share_guided(team, (VOCAB + WIDE - 1) / WIDE, SPLIT, 0);
+    for (int g = share_first(&s); g < s.end; g = share_next(&s, g)) {
         const int n = g * WIDE, count = VOCAB - n < WIDE ? VOCAB % WIDE : WIDE;
         linear_rows(WTYPE, &a->w, HIDDEN, n, count, &in, a->m, dot, WIDE);
         if (count == WIDE)

@@ -53,7 +53,7 @@ INLINE void make_h(const struct mlp_args *a, const struct team *team, struct sha
     struct input in;
     float gate[M_MAX * UNIT] = {0}, up[M_MAX * UNIT] = {0};
     input_prepare(team, &in, a->x, NULL, a->norm, a->eps, HIDDEN, a->m);
-    for (int g = s.first; g < s.end; g += s.step) {
+    for (int g = share_first(&s); g < s.end; g = share_next(&s, g)) {
         int n = g * UNIT, left = FFN - n, count = left < UNIT ? left : UNIT;
         linear_rows(WTYPE, &a->gate, HIDDEN, n, count, &in, a->m, gate, UNIT);
         linear_rows(WTYPE_2, &a->up, HIDDEN, n, count, &in, a->m, up, UNIT);
@@ -128,13 +128,13 @@ static void run(const void *args, const struct team *team)
     const struct mlp_args *a = args;
     struct input in;
     float dot[M_MAX * WIDE];
-    struct share s = share_groups(team, (HIDDEN + WIDE - 1) / WIDE, SPLIT);
-    make_h(a, team, share_groups(team, (FFN + UNIT - 1) / UNIT, SPLIT));
+    struct share s = share_guided(team, (HIDDEN + WIDE - 1) / WIDE, SPLIT, 1);
+    make_h(a, team, share_guided(team, (FFN + UNIT - 1) / UNIT, SPLIT, 0));
     for (int i = 0; AHEAD && s.first < s.end && i < AHEAD; i += 64)
         __builtin_prefetch(down_at(a, s.first * WIDE) + i);
     team->barrier(team);
     input_prepare(team, &in, a->h, NULL, NULL, 0.0f, FFN, a->m);
-    for (int g = s.first; g < s.end; g += s.step) {
+    for (int g = share_first(&s); g < s.end; g = share_next(&s, g)) {
         int n = g * WIDE, left = HIDDEN - n, count = left < WIDE ? left : WIDE;
         linear_rows(WTYPE_3, &a->down, FFN, n, count, &in, a->m, dot, WIDE);
         finish_y(a, n, count, dot);

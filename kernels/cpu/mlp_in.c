@@ -47,8 +47,8 @@ static void run(const void *args, const struct team *team)
     struct input in;
     float gate[M_MAX * UNIT] = {0}, up[M_MAX * UNIT] = {0};
     input_prepare(team, &in, a->x, NULL, a->norm, a->eps, HIDDEN, a->m);
-    struct share s = share_groups(team, (FFN + UNIT - 1) / UNIT, SPLIT);
-    for (int g = s.first; g < s.end; g += s.step) {
+    struct share s = share_guided(team, (FFN + UNIT - 1) / UNIT, SPLIT, 0);
+    for (int g = share_first(&s); g < s.end; g = share_next(&s, g)) {
         int n = g * UNIT, left = FFN - n, count = left < UNIT ? left : UNIT;
         linear_rows(WTYPE, &a->gate, HIDDEN, n, count, &in, a->m, gate, UNIT);
         linear_rows(WTYPE_2, &a->up, HIDDEN, n, count, &in, a->m, up, UNIT);

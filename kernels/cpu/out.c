@@ -48,8 +48,8 @@ static void run(const void *args, const struct team *team)
     struct input in;
     float dot[M_MAX * WIDE];
     input_prepare(team, &in, a->in, NULL, NULL, 0.0f, K, a->m);
-    struct share s = share_groups(team, (HIDDEN + WIDE - 1) / WIDE, SPLIT);
-    for (int g = s.first; g < s.end; g += s.step) {
+    struct share s = share_guided(team, (HIDDEN + WIDE - 1) / WIDE, SPLIT, 0);
+    for (int g = share_first(&s); g < s.end; g = share_next(&s, g)) {
         int n = g * WIDE, left = HIDDEN - n, count = left < WIDE ? left : WIDE;
         linear_rows(WTYPE, &a->w, K, n, count, &in, a->m, dot, WIDE);
         finish(a, n, count, dot);

@@ -2,11 +2,12 @@
 /* known.c - see known.h.
  *
  * How far is a row from a slot? Every doubling of a width, of the context or of the threads counts
- * a quarter, every doubling of the tokens in a step one; so do a tenth other numerics, which left a
- * search other points, but rows of full precision say nothing of lower ones. A row at a distance of
- * one or more is not taken, since the START rows of the knob tables are nearer. What a kernel is
- * made of depends most on the instruction set and the formats of the weights, so these must be the
- * same.
+ * a quarter, every doubling of the tokens in a step one. Other numerics, which left a search other
+ * points, count a tenth, but rows of full precision say nothing of lower ones; another maker of the
+ * processor, whose units are as many and as wide but not as fast, counts as much. A row at a
+ * distance of one or more is not taken, since the START rows of the knob tables are nearer. What a
+ * kernel is made of depends most on the instruction set and the formats of the weights, so these
+ * must be the same.
  */
 #include "specializer/search/known.h"
 
@@ -20,7 +21,7 @@
 #include "kernels/sources.h"
 
 enum { VERSION = 1, LINE_MOST = 600 };
-static const double far = 1, per_doubling = 0.25, other_numerics = 0.1;
+static const double far = 1, per_doubling = 0.25, other_numerics = 0.1, other_maker = 0.1;
 
 /* What the lines before a row said. */
 struct origin_lines {
@@ -327,6 +328,13 @@ static bool other_precision(const struct origin_lines *o, const struct known_slo
            (o->numerics < 0 || !numerics_allows((enum numerics)o->numerics, PRECISION_BF16));
 }
 
+/* Devices are named by their makers first: "Intel(R) Xeon(R) Processor", "AMD EPYC". */
+static bool same_maker(const char *a, const char *b)
+{
+    size_t n = b ? strcspn(b, " ") : 0;
+    return n > 0 && strcspn(a, " ") == n && strncmp(a, b, n) == 0;
+}
+
 /* HUGE_VAL: of no use there. */
 static double distance_of(const struct known *k, const struct row *row,
                           const struct known_slot *slot, const char *isa)
@@ -340,7 +348,8 @@ static double distance_of(const struct known *k, const struct row *row,
     double wide = shape_distance(row->region, &o->shape, f) + doublings(o->threads, slot->threads) +
                   doublings(row->context, slot->context);
     return wide * per_doubling + doublings(row->m, slot->m) +
-           (o->numerics == (int)slot->numerics ? 0 : other_numerics);
+           (o->numerics == (int)slot->numerics ? 0 : other_numerics) +
+           (same_maker(o->device, slot->device) ? 0 : other_maker);
 }
 
 static int nearer(const void *a, const void *b)

@@ -35,6 +35,7 @@ struct known_slot {
     int32_t m, context;        /* upper ends of its buckets; context 0: not attention */
     int32_t threads;
     enum numerics numerics;
+    const char *device; /* machine.device; NULL: of no known maker */
 };
 struct known_point {
     const struct template *template;
@@ -43,7 +44,7 @@ struct known_point {
     const char *device; /* where it won; lives as long as `k` */
 };
 /* Points of machines with the same instruction set for weights of the same formats, nearest first
- * by model shape, bucket, number of threads and numerics, then fastest first. Writes at most
+ * by model shape, bucket, number of threads, numerics and maker, then fastest first. Writes at most
  * `most`, returns how many. They may be illegal here, or none of the slot's space. */
 int known_find(const struct known *k, const struct known_slot *slot, struct known_point *out,
                int most);

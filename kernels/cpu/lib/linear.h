@@ -18,7 +18,7 @@
 #include "cpu/lib/panel.h"
 #include "cpu/lib/rows.h"
 #include "cpu/lib/shape.h"
-#include "cpu/lib/share.h"
+#include "cpu/lib/taken.h"
 
 enum { WIDE = ROWS * (PACK ? PANEL : 1) }; /* rows of W in flight */
 

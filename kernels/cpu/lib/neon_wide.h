@@ -67,7 +67,7 @@ INLINE void wide_begin(struct wide *w, const struct team *team, int units, const
     wide_prepare(w->digits, x, row, from, to, gain, eps);
     if (SPLIT < 2)
         team->barrier(team);
-    w->units = SPLIT < 2 ? share_taken(team, units, SPLIT) : (struct share){0, units, 1, NULL};
+    w->units = SPLIT < 2 ? share_taken(team, units, SPLIT) : (struct share){0, units, 1, {0}};
     w->t0 = SPLIT < 2 ? 0 : from;
     w->t1 = SPLIT < 2 ? m : to;
 }

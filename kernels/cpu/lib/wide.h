@@ -31,7 +31,6 @@
 #include "cpu/lib/expand.h"
 #include "cpu/lib/norm.h"
 #include "cpu/lib/shape.h"
-#include "cpu/lib/share.h"
 #include "cpu/lib/taken.h"
 
 #define APART \
@@ -162,7 +161,7 @@ INLINE void wide_begin(struct wide *w, const struct team *team, int units, const
 #endif
     if (SPLIT < 2 && (APART || gain))
         team->barrier(team);
-    w->units = SPLIT < 2 ? share_taken(team, units, SPLIT) : (struct share){0, units, 1, NULL};
+    w->units = SPLIT < 2 ? share_taken(team, units, SPLIT) : (struct share){0, units, 1, {0}};
     w->t0 = SPLIT < 2 ? 0 : from;
     w->t1 = SPLIT < 2 ? m : to;
 }

@@ -54,7 +54,7 @@ static void the_nearest_model_and_the_same_policy_come_first(void **state)
 {
     (void)state;
     struct known *k = read_text(text, 0);
-    struct known_slot slot = {&smollm, 1, 0, 2, NUMERICS_TOLERANCE};
+    struct known_slot slot = {&smollm, 1, 0, 2, NUMERICS_TOLERANCE, "A machine"};
     struct known_point found[8];
     assert_int_equal(known_rows(k), 6);
     assert_int_equal(known_find(k, &slot, found, 8), 3);
@@ -75,7 +75,7 @@ static void other_instructions_formats_and_buckets_are_too_far(void **state)
 {
     (void)state;
     struct known *k = read_text(text, 0);
-    struct known_slot slot = {&smollm, 1, 0, 2, NUMERICS_TOLERANCE};
+    struct known_slot slot = {&smollm, 1, 0, 2, NUMERICS_TOLERANCE, "A machine"};
     struct known_point found[8];
     struct facts other = smollm;
     slot.facts = &other;
@@ -105,7 +105,7 @@ static void lower_precisions_know_of_each_other(void **state)
 {
     (void)state;
     struct known_point found[8];
-    struct known_slot slot = {&smollm, 1, 0, 2, NUMERICS_FP8};
+    struct known_slot slot = {&smollm, 1, 0, 2, NUMERICS_FP8, "A machine"};
     struct known *k = read_text(text, 0);
     assert_int_equal(known_find(k, &slot, found, 8), 0);
     known_close(k);
@@ -172,7 +172,7 @@ static void rows_without_a_machine_and_other_versions_are_not_taken(void **state
     (void)state;
     struct known *k = read_text(text, 0);
     struct known_point found[8];
-    struct known_slot slot = {&smollm, 1, 0, 2, NUMERICS_TOLERANCE};
+    struct known_slot slot = {&smollm, 1, 0, 2, NUMERICS_TOLERANCE, "A machine"};
     /* The machine of the text before is not that of this one. */
     assert_int_equal(known_add(k, "second", "whet-known 1\nmlp_out/m1 8.00 " KNOBS("4096")), 1);
     assert_int_equal(known_add(k, "third", "whet-known 2\nmlp_out/m1 8.00 " KNOBS("4096")), -1);
@@ -223,6 +223,30 @@ static void every_row_of_the_program_is_a_legal_point(void **state)
     known_close(k);
 }
 
+/* A slower point of the same maker's comes before a faster one of another's, wherever they stand.
+ */
+static void points_of_the_same_maker_come_first(void **state)
+{
+    (void)state;
+    static const char rows[] =
+        "whet-known 1\nmachine cpu vnni 2 Fast chip\nnumerics tolerance\n" SMOLLM
+            WEIGHTS("Q4_1") "mlp_out/m1 1.50 " KNOBS(
+                "256") "machine cpu vnni 2 Slow chip 3\nnumerics tolerance\n" SMOLLM
+                WEIGHTS("Q4_1") "mlp_out/m1 1.10 " KNOBS("512");
+    struct known *k = read_text(rows, 0);
+    struct known_slot slot = {&smollm, 1, 0, 2, NUMERICS_TOLERANCE, "Slow chip 4"};
+    struct known_point found[2];
+    assert_int_equal(known_find(k, &slot, found, 2), 2);
+    assert_int_equal(prefetch(&found[0]), 512);
+    slot.device = "Slower chip";
+    assert_int_equal(known_find(k, &slot, found, 2), 2);
+    assert_int_equal(prefetch(&found[0]), 256);
+    slot.device = NULL;
+    assert_int_equal(known_find(k, &slot, found, 2), 2);
+    assert_int_equal(prefetch(&found[0]), 256);
+    known_close(k);
+}
+
 /* What an export says of this machine is what its own rows are found by. */
 static void a_heading_leads_back_to_the_machine_that_wrote_it(void **state)
 {
@@ -236,7 +260,7 @@ static void a_heading_leads_back_to_the_machine_that_wrote_it(void **state)
     char *heading = known_heading(&machine, model, 3, NUMERICS_TOLERANCE);
     char *whole = xasprintf("whet-known 1\n%smlp_out/m1 1.50 " KNOBS("256"), heading);
     struct known *k = read_text(whole, 0);
-    struct known_slot slot = {&f, 1, 0, 3, NUMERICS_TOLERANCE};
+    struct known_slot slot = {&f, 1, 0, 3, NUMERICS_TOLERANCE, machine.device};
     struct known_point found;
     assert_int_equal(known_find(k, &slot, &found, 1), 1);
     assert_true(found.distance == 0);
@@ -251,6 +275,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_nearest_model_and_the_same_policy_come_first),
+        cmocka_unit_test(points_of_the_same_maker_come_first),
         cmocka_unit_test(other_instructions_formats_and_buckets_are_too_far),
         cmocka_unit_test(lower_precisions_know_of_each_other),
         cmocka_unit_test(bad_and_stale_rows_are_left_out),
