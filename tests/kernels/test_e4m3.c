@@ -294,5 +294,8 @@ int main(int argc, char **argv)
                    r.spread, fmax(LIMIT, e * e / 2));
         failed += !judge(&trials[i], argc == 1, &r, refused, worst);
     }
+    free(eager);
+    free(own);
+    model_close(m);
     return failed > 0;
 }
