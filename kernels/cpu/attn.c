@@ -221,20 +221,6 @@ INLINE int64_t span_work(const struct span *s)
     return (int64_t)s->count * s->context * HEAD_ITEMS * SPLITS;
 }
 
-/* Whether an item is the rank's. DEAL: whoever comes for it, which is told by `next`, or, without
- * counts, each its turn. Otherwise the item whose middle, `at` of `all` positions, lies in the
- * rank's range. */
-INLINE int is_mine(const struct team *team, int turn, int *next, int64_t at, int64_t all)
-{
-    if (!DEAL)
-        return at * team->size / all == team->rank;
-    if (!team->taken)
-        return turn % team->size == team->rank;
-    if (*next < turn)
-        *next = take_number(team->taken);
-    return *next == turn;
-}
-
 static void run(const void *args, const struct team *team)
 {
     const struct attn_args *a = args;
@@ -246,7 +232,7 @@ static void run(const void *args, const struct team *team)
         const struct span *s = &a->span[i];
         const int64_t each = s->context;
         for (int n = 0; n < s->count * HEAD_ITEMS * SPLITS; n++, before += each, turn++)
-            if (is_mine(team, turn, &next, before + each / 2, all))
+            if (item_is_mine(team, DEAL, turn, &next, before + each / 2, all))
                 do_item(a, team, item_of(s, n), n % SPLITS);
     }
     if (SPLITS == 1)

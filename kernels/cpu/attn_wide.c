@@ -226,22 +226,6 @@ INLINE int blocks_of(const struct span *s)
     return (s->count + QUERIES - 1) / QUERIES * KV_HEADS;
 }
 
-/* Whether a block is the rank's. DEAL: whoever comes for it, which is told by `next`; or, without
- * counts, each its turn, and every other round backwards: later tokens look at more positions.
- * Otherwise the block whose middle, `at` of `all` positions, lies in the rank's range. */
-INLINE int is_mine(const struct team *team, int turn, int *next, int64_t at, int64_t all)
-{
-    if (!DEAL)
-        return at * team->size / all == team->rank;
-    if (!team->taken) {
-        int place = turn % (2 * team->size);
-        return (place < team->size ? place : 2 * team->size - 1 - place) == team->rank;
-    }
-    if (*next < turn)
-        *next = take_number(team->taken);
-    return *next == turn;
-}
-
 static void run(const void *args, const struct team *team)
 {
     const struct attn_args *a = args;
@@ -254,7 +238,7 @@ static void run(const void *args, const struct team *team)
     for (int i = 0; i < a->spans; i++)
         for (int n = 0; n < blocks_of(&a->span[i]); n++, turn++) {
             struct block b = block_of(&a->span[i], n);
-            if (is_mine(team, turn, &next, before + b.end / 2, all))
+            if (item_is_mine(team, DEAL, turn, &next, before + b.end / 2, all))
                 attend(a, &b, w);
             before += b.end;
         }

@@ -61,13 +61,16 @@ def ranks():
         wait_gone(others(s).values())
 
 
+def all_shared_memory():
+    return {p.name for p in Path("/dev/shm").glob("whet-*") if not p.name.startswith("whet-test")}
+
+
+BEFORE = all_shared_memory()
+
+
 def shared_memory():
     """What servers of this run left: neither unit tests nor what was there before count."""
-    return {p.name for p in Path("/dev/shm").glob("whet-*") if not p.name.startswith("whet-test")} - BEFORE
-
-
-BEFORE = set()
-BEFORE = shared_memory()
+    return all_shared_memory() - BEFORE
 
 
 # ---- the same text ------------------------------------------------------------------------------

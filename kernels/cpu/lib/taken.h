@@ -66,4 +66,22 @@ INLINE int share_next(struct share *s, int g)
     return g + 1 < s->taken.stop ? g + 1 : share_take(s);
 }
 
+/* Whether item number `turn` of a region, which goes through all of them in order, is the rank's.
+ * Dealt out: whoever comes for it, which is told by `next`, -1 at first; or, without counts, each
+ * its turn, and every other round backwards: later items are longer. Otherwise the item whose
+ * middle, `at` of `all`, lies in the rank's range. */
+INLINE int item_is_mine(const struct team *team, int dealt, int turn, int *next, int64_t at,
+                        int64_t all)
+{
+    if (!dealt)
+        return at * team->size / all == team->rank;
+    if (!team->taken) {
+        const int place = turn % (2 * team->size);
+        return (place < team->size ? place : 2 * team->size - 1 - place) == team->rank;
+    }
+    if (*next < turn)
+        *next = take_number(team->taken);
+    return *next == turn;
+}
+
 #endif
