@@ -4,6 +4,10 @@
  * The library is not linked: it chooses its kernels as it is loaded, before main() could say which.
  * So it is opened here, once OPENBLAS_CORETYPE is set. Child processes find the name in their
  * environment (config/process_env.c) and compute with the same kernels, which comparing bits needs.
+ *
+ * It starts threads as it is loaded, too, one for each further core, and each waits for work by
+ * yielding for 2^28 ticks of the clock before it sleeps: a tenth of a second of every other core,
+ * in each process. A probe on a busy machine cannot spare that. So it is told to have one thread.
  */
 #include "engine/cpu/blas.h"
 
@@ -27,6 +31,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void prepare(void)
 {
     const char *core = blas_core();
+    setenv("OPENBLAS_NUM_THREADS", "1", 1); /* our ranks are the threads */
     if (getenv(variable))
         asked = xstrdup(getenv(variable));
     else if (core)
@@ -85,7 +90,7 @@ static void load(void)
         blas.missing = library || !why ? "the library lacks what OpenBLAS has" : why;
         return;
     }
-    threads(1); /* our ranks are the threads */
+    threads(1); /* whatever it made of the variable */
     free((char *)why);
     blas.sgemm = sgemm;
     blas.core = corename();

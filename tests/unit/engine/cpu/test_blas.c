@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which of OpenBLAS's cores a processor gets: known ones by their registers, and the same with what
  * a hypervisor or an operating system can take away. And that the library took what it was told. */
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -116,8 +117,7 @@ static void the_library_uses_the_core_that_it_is_told(void **state)
 {
     (void)state;
     const char *core = blas_core();
-    unsetenv("OPENBLAS_CORETYPE");
-    const struct blas *blas = openblas_open();
+    const struct blas *blas = openblas_open(); /* which the test before loaded, without a name */
     assert_null(blas->missing);
     assert_null(blas->asked);
     if (core && strstr(blas->config, "DYNAMIC_ARCH"))
@@ -129,6 +129,28 @@ static void the_library_uses_the_core_that_it_is_told(void **state)
     assert_memory_equal(c, expected, sizeof c);
 }
 
+static int threads_of_this_process(void)
+{
+    DIR *d = opendir("/proc/self/task");
+    int n = 0;
+    for (const struct dirent *e; d && (e = readdir(d)) != NULL;)
+        n += e->d_name[0] != '.';
+    if (d)
+        closedir(d);
+    return n;
+}
+
+/* Its own would wait for work on every core but ours. Others are there already: a sanitizer's. */
+static void the_library_starts_no_threads(void **state)
+{
+    (void)state;
+    int before = threads_of_this_process();
+    unsetenv("OPENBLAS_CORETYPE");
+    setenv("OPENBLAS_NUM_THREADS", "3", 1);
+    assert_null(openblas_open()->missing);
+    assert_int_equal(threads_of_this_process(), before);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -137,6 +159,7 @@ int main(void)
         cmocka_unit_test(what_the_system_does_not_save_is_not_used),
         cmocka_unit_test(a_core_needs_all_of_its_features),
         cmocka_unit_test(arm_goes_by_what_it_has_not_by_its_number),
+        cmocka_unit_test(the_library_starts_no_threads), /* as it is loaded: before the next */
         cmocka_unit_test(the_library_uses_the_core_that_it_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
