@@ -30,6 +30,7 @@
  */
 #include "engine/tuning.h"
 
+#include <math.h>
 #include <time.h>
 
 #include "config/clock.h"
@@ -37,10 +38,12 @@
 
 enum {
     SAVED = 40, /* longest slices that a spread meter saves up for */
-    /* Of the steps between slices, in an opening. It benches one candidate a slot, which takes a
-     * few slices in all: too few late steps for the 99th percentile, whatever lies between them.
-     * The head's three, 256 steps apart, were 8 s of the first half minute (Zen 4, two cores). */
-    OPENING_CLOSER = 4,
+    /* In an opening slices are so much closer and have so many times the share. It benches one
+     * candidate a slot, which takes a few slices in all: how many steps they make late does not
+     * depend on what lies between them, and all kernels behind them wait. The head's twelve, 64
+     * steps apart, were 8 s of the first half minute (Xeon, two cores). */
+    OPENING_CLOSER = 16,
+    OPENING_MORE = 3,
     /* A window: every step late by a little, none by much. */
     WINDOW_MOST_NS = 1000000,
     WINDOW_LEAST_NS = 200000
@@ -99,6 +102,12 @@ static uint64_t slices_apart(const struct engine *e)
     return (uint64_t)((o->cpu_slice_steps + closer - 1) / closer);
 }
 
+static double slices_share(const struct engine *e)
+{
+    bool more = atomic_load(&e->opening) && !e->ops->short_steps;
+    return fmin(e->options.share * (more ? OPENING_MORE : 1), 1);
+}
+
 void engine_open_meters(struct engine *e)
 {
     const struct engine_options *o = &e->options;
@@ -127,6 +136,7 @@ static enum lending lending(struct engine *e)
 {
     int64_t now = clock_ns();
     e->meter.apart = slices_apart(e);
+    e->meter.share = slices_share(e);
     if (atomic_load(&e->slice_here) && slice_meter_due(&e->meter, now, e->starts))
         return LEND_SLICE;
     e->windows.share = atomic_load(&e->yield_windows);
@@ -158,7 +168,7 @@ static void yield_window(struct engine *e)
     struct timespec pause = {0, slice_meter_budget(&e->windows)};
     nanosleep(&pause, NULL);
     int64_t ns = charge(e, &e->windows, start);
-    double half = e->options.share / 2, share = e->windows.share; /* slices keep half of theirs */
+    double half = e->meter.share / 2, share = e->windows.share; /* slices keep half of theirs */
     e->meter.credit_ns -= (double)ns * (share > half ? half / share : 1);
 }
 

@@ -13,6 +13,7 @@
 #include "specializer/build/build.h"
 #include "specializer/build/build_nvrtc.h"
 #include "specializer/build/header.h"
+#include "specializer/build/header_work.h"
 #include "specializer/build/sources.h"
 #include "specializer/candidate/slot_list.h"
 #include "specializer/pipeline/bound.h"
@@ -215,6 +216,7 @@ static void fill_env(struct specializer *s)
         s->machine.cpu = &s->cpu_facts;
     }
     env->compiler = &s->compiler;
+    env->headers_apart = true;
     env->program = program_path();
     env->kernel_dir = s->keys.kernel_dir;
     env->stop = &s->interrupt;
@@ -365,6 +367,7 @@ void specializer_free(struct specializer *s)
     if (s->slot_searches > 0) {
         watch_stop(s);
         search_batch_abandon(s);
+        header_work_end(s->header);
         slots_empty(s);
         free_slot_searches(s);
         retire_poll(s, true);

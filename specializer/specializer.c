@@ -47,7 +47,7 @@ static bool children_starve(const struct specializer *s)
     for (int i = 0; i < s->batch.n; i++)
         if (s->batch.trial[i].child)
             return true;
-    return false;
+    return s->header != NULL;
 }
 
 /* The share of time that they get on cores which steps want. */

@@ -66,6 +66,8 @@ struct specializer {
     struct slot_search *slot_search; /* [slot_searches] one per slot of the dispatch table */
     int slot_searches;
     struct search_batch batch;
+    struct header_work *header; /* being made beside builds */
+    bool headerless;            /* none can be made */
     struct {
         struct {
             char what[NAME_MOST];

@@ -328,6 +328,18 @@ static double variance(const float *v, int32_t n)
     return squares / n - sum / n * (sum / n);
 }
 
+/* The same bits, all of them numbers: most rows under `bit_equal`, and half of the time that a
+ * probe's own process would take for their exponentials. */
+static bool same_numbers(const float *e, const float *c, int32_t n)
+{
+    float zero = 0;
+    if (memcmp(e, c, (size_t)n * sizeof *e) != 0)
+        return false;
+    for (int32_t i = 0; i < n; i++)
+        zero += e[i] * 0;
+    return zero == 0;
+}
+
 void end_compare(const float *eager, const float *own, int32_t tokens, int32_t vocab, double tie,
                  struct end_result *r)
 {
@@ -337,10 +349,14 @@ void end_compare(const float *eager, const float *own, int32_t tokens, int32_t v
     *r = (struct end_result){.tokens = tokens, .bit_equal = memcmp(eager, own, bytes) == 0};
     for (int64_t t = 0; t < tokens; t++) {
         const float *e = eager + t * vocab, *c = own + t * vocab;
+        squares += variance(e, vocab) / tokens;
+        if (same_numbers(e, c, vocab)) {
+            same++;
+            continue;
+        }
         double rms, far = distance(e, c, vocab, &rms);
         r->max_error = far <= r->max_error ? r->max_error : far;
         r->kl += divergence(e, c, vocab) / tokens;
-        squares += variance(e, vocab) / tokens;
         int32_t first = best(e, vocab), second = best(c, vocab);
         same += first == second;
         r->changed += e[first] - e[second] > (tie > 0 ? tie : TIE_NOISE * rms);

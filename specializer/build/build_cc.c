@@ -12,8 +12,9 @@
  * as is one that failed because the disk was full or the kernel took the process for its memory.
  *
  * The first build for an instruction set makes a header first (header.h), by a process like any
- * other. A build that fails with it runs once more without: what a compiler says of a kernel must
- * not depend on a file that is only there to save time.
+ * other, unless somebody makes it beside (header_work.h). A build that fails with it runs once more
+ * without: what a compiler says of a kernel must not depend on a file that is only there to save
+ * time.
  *
  * Flags: -ffp-contract=off and no -ffast-math keep the canonical order of arithmetic (lanes.h);
  * -fno-math-errno and -fno-trapping-math change no result but let square roots and selects be
@@ -36,12 +37,13 @@
 #include "specializer/agent/agent_source.h"
 #include "specializer/build/build.h"
 #include "specializer/build/build_nvrtc.h"
+#include "specializer/build/build_private.h"
 #include "specializer/build/cubin.h"
 #include "specializer/build/header.h"
 #include "specializer/build/object.h"
 #include "specializer/search/space.h"
 
-enum { LOG_MAX = 16 * 1024, FLAGS_MAX = 128 };
+enum { LOG_MAX = 16 * 1024, FLAGS_MAX = COMPILER_ARGUMENTS };
 static const int64_t compiler_memory = 2LL << 30, nvrtc_memory = 6LL << 30, object_max = 64 << 20;
 
 const char *const build_flags[] = {"-O3",
@@ -243,21 +245,28 @@ static enum stage_result choose(const struct stage_env *env, struct build *b)
     return place_object(b, seconds, seconds);
 }
 
-static int start_process(struct build *b, const char *const *argv, struct err *err)
+struct process *compiler_process(const struct stage_env *env, const char *const *argv,
+                                 const char *folder, struct err *err)
 {
-    double limit = b->env->config->specializer_build_timeout;
+    double limit = env->config->specializer_build_timeout;
+    bool library = target_of(env->compiler->machine)->compiler_library;
     struct process_spec spec = {.argv = argv,
-                                .priority = stage_priority(b->env),
+                                .priority = stage_priority(env),
                                 .wall_s = 10 * limit,
                                 .cpu_s = (int32_t)ceil(limit),
-                                .address_bytes = b->library ? nvrtc_memory : compiler_memory,
+                                .address_bytes = library ? nvrtc_memory : compiler_memory,
                                 .file_bytes = object_max,
                                 .output_max = LOG_MAX};
-    if (!b->library && (mkdir(b->folder, 0700) == 0 || errno == EEXIST))
-        spec.temporary = b->folder;
+    if (folder && (mkdir(folder, 0700) == 0 || errno == EEXIST))
+        spec.temporary = folder;
     engine_note_compile();
+    return process_start(&spec, err);
+}
+
+static int start_process(struct build *b, const char *const *argv, struct err *err)
+{
     process_end(b->process);
-    b->process = process_start(&spec, err);
+    b->process = compiler_process(b->env, argv, b->library ? NULL : b->folder, err);
     return b->process ? 0 : err_prefix(err, "build");
 }
 
@@ -284,6 +293,8 @@ static int start_cc(struct build *b, struct err *err)
                   b->temporary);
     candidate_log_start(b->c, argv);
     b->header = header_look(env->compiler, env->kernel_dir, b->c->define);
+    if (b->header.state == HEADER_MISSING && env->headers_apart)
+        b->header.state = HEADER_NONE;
     return start_compiler(b, err);
 }
 
@@ -397,13 +408,12 @@ static enum stage_result accept_object(struct build *b, const struct process_res
     return place_object(b, r->wall_s, r->cpu_s);
 }
 
-static bool succeeded(const struct process_result *r)
+bool compiler_succeeded(const struct process_result *r)
 {
     return !r->timed_out && !r->signal && r->status == 0;
 }
 
-/* The compiler refused the source, and nothing else ended it. */
-static bool its_own_word(const struct process_result *r)
+bool compiler_refused(const struct process_result *r)
 {
     return !r->timed_out && !r->signal && r->status != 0 && !not_the_kernels_fault(r->err);
 }
@@ -413,13 +423,13 @@ static bool go_on(struct build *b, const struct process_result *r, enum stage_re
 {
     struct err err = {""};
     if (b->header.state == HEADER_MISSING) {
-        if (succeeded(r))
+        if (compiler_succeeded(r))
             header_put(&b->header, b->temporary);
-        else if (its_own_word(r))
+        else if (compiler_refused(r))
             header_give_up(&b->header);
         else
             b->header.state = HEADER_NONE; /* for now */
-    } else if (b->header.state == HEADER_READY && its_own_word(r)) {
+    } else if (b->header.state == HEADER_READY && compiler_refused(r)) {
         b->header.state = HEADER_NONE;
         b->doubted = true;
     } else {
@@ -444,7 +454,7 @@ enum stage_result build_poll(struct build *b)
     if (!b->library && go_on(b, r, &stage))
         return stage;
     candidate_log_add(b->c, r->err_n > 0 ? r->err : NULL);
-    if (!succeeded(r))
+    if (!compiler_succeeded(r))
         return compiler_failed(b, r);
     if (b->doubted)
         header_give_up(&b->header);

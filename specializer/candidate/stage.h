@@ -47,6 +47,7 @@ struct stage_env {
     const char *reference_dir;
     struct prober *prober;  /* the process that probes a device's kernels, or NULL */
     double cache_bandwidth; /* bytes/s out of a cache that cores share; 0: not measured */
+    bool headers_apart;     /* builds make no precompiled header: header_work.h does */
     bool alone;             /* nobody else wants the cores: children run at normal priority */
     atomic_bool *stop;      /* stop what you do and return STAGE_STOPPED */
     /* Called at least every 20 ms while a blocking stage waits, so that children are reaped. */

@@ -251,7 +251,7 @@ static void engine_on_a_cpu_delays_one_step_in_so_many(void **state)
         config.specializer_cpu_slice_ms = 8;
         struct engine *e = start(&config);
         engine_opening(e, opening);
-        check_slices_are_apart(e, opening ? 16 : 64);
+        check_slices_are_apart(e, opening ? 4 : 64);
     }
 }
 

@@ -29,7 +29,9 @@ struct fake {
     atomic_bool no_room;     /* for repacked weights: nothing can be loaded */
     atomic_int builds, probes, short_probes, benches, short_benches, canaries, sets, turns, loaded,
         bad_published, killer, whole_probes, whole_shadows; /* whole_shadows: of such candidates */
-    atomic_int builds_die, probes_die; /* so many of the next children are killed */
+    atomic_bool header_wanted;         /* there is no precompiled header */
+    atomic_int headers;                /* so many were begun */
+    atomic_int builds_die, probes_die, headers_die; /* so many of the next children are killed */
     atomic_int outrun;                 /* so many of the next clear gains lose whole steps */
     _Atomic(const char *) shy,
         needs; /* slot that loses them the first time, and until another is specialized */

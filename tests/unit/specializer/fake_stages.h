@@ -8,6 +8,7 @@
 #include "specializer/admission/inputs.h"
 #include "specializer/admission/prober.h"
 #include "specializer/build/build.h"
+#include "specializer/build/header_work.h"
 #include "specializer/pipeline/stages.h"
 #include "tests/unit/specializer/fake_engine.h"
 
@@ -65,6 +66,35 @@ enum stage_result build_poll(struct build *b)
 void build_end(struct build *b)
 {
     free(b);
+}
+
+/* A header is wanted until one was made. */
+struct header_work {
+    char unused;
+};
+bool header_work_wanted(const struct stage_env *env, char *const *define)
+{
+    (void)define;
+    return env->headers_apart && atomic_load(&fake.header_wanted);
+}
+struct header_work *header_work_start(const struct stage_env *env, char *const *define,
+                                      struct err *err)
+{
+    (void)env, (void)define, (void)err;
+    atomic_fetch_add(&fake.headers, 1);
+    return xcalloc(1, sizeof(struct header_work));
+}
+enum stage_result header_work_poll(struct header_work *w)
+{
+    (void)w;
+    if (child_killed(&fake.headers_die))
+        return STAGE_RETRY;
+    atomic_store(&fake.header_wanted, false);
+    return STAGE_PASS;
+}
+void header_work_end(struct header_work *w)
+{
+    free(w);
 }
 
 /* A CPU has no prober. Here it can be held all the same: what holds it does so on any device. */

@@ -56,6 +56,9 @@ static int fresh_store(void **unused)
     atomic_store(&fake.outrun, 0);
     atomic_store(&fake.builds_die, 0);
     atomic_store(&fake.probes_die, 0);
+    atomic_store(&fake.headers_die, 0);
+    atomic_store(&fake.headers, 0);
+    atomic_store(&fake.header_wanted, false);
     atomic_store(&fake.other_bytes, false);
     atomic_store(&fake.no_room, false);
     atomic_store(&fake.too_fast, false);

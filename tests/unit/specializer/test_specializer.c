@@ -54,6 +54,23 @@ static void loop_publishes_a_fast_kernel_that_passed_and_then_sleeps(void **unus
     assert_false(specialized("mlp_out/m1"));
 }
 
+/* One that is killed is not made again and again: kernels come without. */
+static void a_header_is_made_once_and_nobody_depends_on_it(void **unused)
+{
+    (void)unused;
+    for (int die = 0; die < 2; die++) {
+        atomic_store(&fake.header_wanted, true);
+        atomic_store(&fake.headers, 0);
+        atomic_store(&fake.headers_die, die);
+        struct specializer *s = start(NULL, NULL);
+        WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1"));
+        assert_int_equal(atomic_load(&fake.headers), 1);
+        assert_true(atomic_load(&fake.header_wanted) == (die > 0));
+        stop(s);
+        fresh_store(NULL);
+    }
+}
+
 static struct {
     char slot[2][24]; /* of the oldest two, newest last */
     int n;
@@ -434,6 +451,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(loop_publishes_a_fast_kernel_that_passed_and_then_sleeps),
+        TEST(a_header_is_made_once_and_nobody_depends_on_it),
         TEST(loop_opens_with_the_known_points_of_all_slots),
         TEST(loop_without_starts_searches_from_nothing),
         TEST(loop_under_bit_equal_proposes_only_points_that_declare_it),

@@ -16,6 +16,7 @@
 #include "config/err.h"
 #include "specializer/build/build.h"
 #include "specializer/build/header.h"
+#include "specializer/build/header_work.h"
 
 struct shop {
     char dir[40], source[80], object[80];
@@ -253,6 +254,47 @@ static void compiler_that_cannot_make_one_is_asked_once(void **state)
     unlink(script);
 }
 
+static enum stage_result make_header(struct shop *s)
+{
+    struct err err = {""};
+    struct header_work *w = header_work_start(&s->env, s->c.define, &err);
+    enum stage_result r;
+    assert_non_null(w);
+    while ((r = header_work_poll(w)) == STAGE_RUNNING)
+        usleep(1000);
+    header_work_end(w);
+    return r;
+}
+
+/* The build that is waited for does not make it; whoever makes it beside may be interrupted. */
+static void made_beside_builds_that_go_without(void **state)
+{
+    struct shop *s = *state;
+    struct err err = {""};
+    char plain[17];
+    sum_without(s, plain);
+    s->env.headers_apart = true;
+    assert_string_equal(sum_of(s), plain);
+    assert_int_equal(look(s).state, HEADER_MISSING);
+    header_work_end(header_work_start(&s->env, s->c.define, &err));
+    assert_true(header_work_wanted(&s->env, s->c.define));
+    assert_int_equal(make_header(s), STAGE_PASS);
+    assert_int_equal(look(s).state, HEADER_READY);
+    assert_null(header_work_start(&s->env, s->c.define, &err));
+    assert_string_equal(err.msg, "");
+    if (!strstr(s->compiler.version, "clang"))
+        put(look(s).path, "#error the text was read\n");
+    assert_string_equal(sum_of(s), plain);
+}
+
+static void compiler_that_refuses_is_not_asked_beside_builds_again(void **state)
+{
+    struct shop *s = *state;
+    strcpy(s->compiler.path, "/bin/false");
+    assert_int_equal(make_header(s), STAGE_REFUSE);
+    assert_false(header_work_wanted(&s->env, s->c.define));
+}
+
 static void another_compiler_has_its_own_and_prunes_the_others(void **state)
 {
     struct shop *s = *state;
@@ -291,6 +333,8 @@ int main(void)
         TEST(folder_that_takes_no_files_is_done_without),
         TEST(mistake_in_a_kernel_is_the_kernels_and_the_header_stays),
         TEST(compiler_that_cannot_make_one_is_asked_once),
+        TEST(made_beside_builds_that_go_without),
+        TEST(compiler_that_refuses_is_not_asked_beside_builds_again),
         TEST(another_compiler_has_its_own_and_prunes_the_others),
     };
 #undef TEST

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* build_private.h - a compiler's process and how it ended, for build_cc.c and header_work.c. */
+#ifndef WHET_SPECIALIZER_BUILD_BUILD_PRIVATE_H
+#define WHET_SPECIALIZER_BUILD_BUILD_PRIVATE_H
+
+#include "specializer/candidate/stage.h"
+
+enum { COMPILER_ARGUMENTS = 128 };
+
+/* At the lowest priority, bounded by specializer.build_timeout; what the compiler's parts hand each
+ * other lies in `folder`, which is made; NULL: where temporary files are. NULL with a message. */
+struct process *compiler_process(const struct stage_env *env, const char *const *argv,
+                                 const char *folder, struct err *err);
+bool compiler_succeeded(const struct process_result *r);
+/* By its own word: nothing else ended it, and the disk was not full. */
+bool compiler_refused(const struct process_result *r);
+
+#endif
