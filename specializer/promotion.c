@@ -341,10 +341,11 @@ static double promised(struct specializer *s, struct slot_search *const *p, int 
 }
 
 /* A small gain takes hundreds of steps to show, in which the next candidates of an opening, built
- * and probed, would stand still. Together with theirs it shows at once. */
+ * and probed, would stand still. Together with theirs it shows at once. Those that are still being
+ * built or probed are not waited for: that goes on meanwhile. */
 static bool waits_for_company(struct specializer *s, struct slot_search *const *p, int n)
 {
-    return n > 0 && n < OVERRIDES_MOST && s->batch.opening && !search_batch_over(s) &&
+    return n > 0 && n < OVERRIDES_MOST && s->batch.opening && search_batch_has_ready(s) &&
            promised(s, p, n) < CLEAR_STEP_GAIN;
 }
 

@@ -428,6 +428,11 @@ static struct trial *next_ready(struct specializer *s)
     return next;
 }
 
+bool search_batch_has_ready(struct specializer *s)
+{
+    return s->batch.slot_search && next_ready(s);
+}
+
 bool search_batch_bench(struct specializer *s)
 {
     struct search_batch *r = &s->batch;

@@ -150,7 +150,7 @@ static void a_small_gain_of_an_opening_waits_for_company(void **state)
     p[1]->locked.share = 0.2;
     s->batch.slot_search = p[0];
     s->batch.n = 1;
-    s->batch.trial[0] = (struct trial){.c = &next};
+    s->batch.trial[0] = (struct trial){.c = &next, .at = STAGE_LOAD, .slot_search = p[1]};
     s->batch.pipeline.last = STAGE_BENCH;
     s->batch.opening = true;
     assert_true(waits_for_company(s, p, 1));
@@ -159,6 +159,10 @@ static void a_small_gain_of_an_opening_waits_for_company(void **state)
     s->batch.opening = false;
     assert_false(waits_for_company(s, p, 1));
     s->batch.opening = true;
+    s->batch.trial[0].at = STAGE_PROBE; /* in a process of its own, meanwhile */
+    assert_false(waits_for_company(s, p, 1));
+    s->batch.trial[0].at = STAGE_LOAD;
+    assert_true(waits_for_company(s, p, 1));
     s->batch.trial[0].c = NULL; /* the last one of them */
     assert_false(waits_for_company(s, p, 1));
 }
