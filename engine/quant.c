@@ -28,6 +28,8 @@
 
 #include <string.h>
 
+#include "engine/wider.h"
+
 enum { QK = DTYPE_BLOCK(DTYPE_Q8_0), QK_K = DTYPE_BLOCK(DTYPE_Q4_K) };
 
 static const struct {
@@ -131,14 +133,14 @@ static float load_half(const uint8_t *p)
 
 /* ---- stored to float: one block each -------------------------------------------------------- */
 
-static void dequant_q8_0(const uint8_t *b, float *w)
+FOR_WIDER_CORES static void dequant_q8_0(const uint8_t *b, float *w)
 {
     float d = load_half(b);
     for (int i = 0; i < QK; i++)
         w[i] = d * (float)(int8_t)b[2 + i];
 }
 
-static void dequant_q4_0(const uint8_t *b, float *w)
+FOR_WIDER_CORES static void dequant_q4_0(const uint8_t *b, float *w)
 {
     float d = load_half(b);
     for (int i = 0; i < QK / 2; i++) {
@@ -147,7 +149,7 @@ static void dequant_q4_0(const uint8_t *b, float *w)
     }
 }
 
-static void dequant_q4_1(const uint8_t *b, float *w)
+FOR_WIDER_CORES static void dequant_q4_1(const uint8_t *b, float *w)
 {
     float d = load_half(b), m = load_half(b + 2);
     for (int i = 0; i < QK / 2; i++) {
@@ -168,7 +170,7 @@ static void unpack_q5(const uint8_t *high, const uint8_t *q, int v[QK])
     }
 }
 
-static void dequant_q5_0(const uint8_t *b, float *w)
+FOR_WIDER_CORES static void dequant_q5_0(const uint8_t *b, float *w)
 {
     int v[QK];
     float d = load_half(b);
@@ -177,7 +179,7 @@ static void dequant_q5_0(const uint8_t *b, float *w)
         w[i] = d * (float)(v[i] - 16);
 }
 
-static void dequant_q5_1(const uint8_t *b, float *w)
+FOR_WIDER_CORES static void dequant_q5_1(const uint8_t *b, float *w)
 {
     int v[QK];
     float d = load_half(b), m = load_half(b + 2);
@@ -201,7 +203,7 @@ static void q4_k_scale(const uint8_t *s, int j, int *scale, int *minimum)
     }
 }
 
-static void dequant_q4_k(const uint8_t *b, float *w)
+FOR_WIDER_CORES static void dequant_q4_k(const uint8_t *b, float *w)
 {
     float d = load_half(b), dmin = load_half(b + 2);
     const uint8_t *q = b + 16;
@@ -217,7 +219,7 @@ static void dequant_q4_k(const uint8_t *b, float *w)
     }
 }
 
-static void dequant_q5_k(const uint8_t *b, float *w)
+FOR_WIDER_CORES static void dequant_q5_k(const uint8_t *b, float *w)
 {
     float d = load_half(b), dmin = load_half(b + 2);
     const uint8_t *high = b + 16, *q = b + 48;
@@ -234,7 +236,7 @@ static void dequant_q5_k(const uint8_t *b, float *w)
     }
 }
 
-static void dequant_q6_k(const uint8_t *b, float *w)
+FOR_WIDER_CORES static void dequant_q6_k(const uint8_t *b, float *w)
 {
     const uint8_t *low = b, *high = b + 128, *scale = b + 192;
     float d = load_half(b + 208);

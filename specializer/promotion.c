@@ -29,6 +29,8 @@
 enum { RETRIES_MOST = 3 };
 /* A gain of whole steps that some thirty steps show. */
 #define CLEAR_STEP_GAIN 0.04
+/* One that hundreds show, if any. */
+#define FAINT_STEP_GAIN 0.01
 
 static int64_t after(double seconds)
 {
@@ -340,13 +342,16 @@ static double promised(struct specializer *s, struct slot_search *const *p, int 
     return sum;
 }
 
-/* A small gain takes hundreds of steps to show, in which the next candidates of an opening, built
- * and probed, would stand still. Together with theirs it shows at once. Those that are still being
- * built or probed are not waited for: that goes on meanwhile. */
+/* A small gain takes hundreds of steps to show, in which the next candidates of an opening would
+ * stand still as soon as they are built and probed. Together with theirs it shows at once. So it
+ * waits for one that is ready for its bench, and a faint one, which would take the whole of the
+ * canary's time, for those that are still being built or probed, too. */
 static bool waits_for_company(struct specializer *s, struct slot_search *const *p, int n)
 {
-    return n > 0 && n < OVERRIDES_MOST && s->batch.opening && search_batch_has_ready(s) &&
-           promised(s, p, n) < CLEAR_STEP_GAIN;
+    if (n == 0 || n == OVERRIDES_MOST || !s->batch.opening || search_batch_over(s))
+        return false;
+    double gain = promised(s, p, n);
+    return gain < FAINT_STEP_GAIN || (gain < CLEAR_STEP_GAIN && search_batch_has_ready(s));
 }
 
 bool promotions_try(struct specializer *s)

@@ -30,8 +30,8 @@ void search_batch_add(struct specializer *s, struct slot_search *p, struct candi
 bool search_batch_has(const struct specializer *s, const struct slot_search *p);
 /* Nothing could be decided in the slot just now: others go first. */
 void search_batch_later(struct slot_search *p);
-void search_batch_children(struct specializer *s); /* starts and polls; never waits */
-bool search_batch_bench(struct specializer *s);    /* benches one that is ready; false: none was */
+void search_batch_children(struct specializer *s);  /* starts and polls; never waits */
+bool search_batch_bench(struct specializer *s);     /* benches one that is ready; false: none was */
 bool search_batch_has_ready(struct specializer *s); /* one that could be benched now */
 bool search_batch_over(const struct specializer *s);
 bool search_batch_may_build(struct specializer *s); /* the cap on builds an hour */

@@ -13,8 +13,8 @@ struct blas {
     const char *missing;            /* why OpenBLAS is not in use; NULL: it is */
 };
 
-/* Puts our choice of a core into the environment, unless the user's is there, and that one thread is
- * wanted: OpenBLAS reads both as it is loaded. To be called before a program has threads, which
+/* Puts our choice of a core into the environment, unless the user's is there, and that one thread
+ * is wanted: OpenBLAS reads both as it is loaded. To be called before a program has threads, which
  * might read the environment. */
 void blas_prepare(void);
 

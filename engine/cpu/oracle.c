@@ -7,7 +7,8 @@
  * outputs is double, so the oracle's own error (about 1e-16 a term) is far below any kernel's.
  *
  * It is slow on purpose - a fraction of a ns a multiply-add, one dequantization of the weights -
- * and it must stay simple enough to be believed by reading it.
+ * and it must stay simple enough to be believed by reading it. Its loops are compiled for wider
+ * registers, too, with the same bits (engine/wider.h).
  */
 #include "engine/cpu/oracle.h"
 
@@ -17,6 +18,7 @@
 
 #include "config/err.h"
 #include "engine/quant.h"
+#include "engine/wider.h"
 
 static double *rows_new(struct oracle_out *out, int i, int32_t rows, int32_t cols)
 {
@@ -36,7 +38,7 @@ static void weight_row(const struct weight *w, int32_t row, float *dst)
 
 /* Eight sums instead of one, or each addition would wait for the one before it: that loop is most
  * of what a probe does. */
-static double dot(const double *x, const float *w, int32_t n)
+static inline double dot(const double *x, const float *w, int32_t n)
 {
     double part[8] = {0};
     int32_t j = 0;
@@ -50,7 +52,7 @@ static double dot(const double *x, const float *w, int32_t n)
 }
 
 /* y[m, n] = sum_k x[m, k] w[n, k]; x is [m, w->cols], y [m, w->rows] */
-static void linear(const struct weight *w, const double *x, int32_t m, double *y)
+FOR_WIDER_CORES static void linear(const struct weight *w, const double *x, int32_t m, double *y)
 {
     int32_t k = w->cols;
     float *row = xmalloc((size_t)k * sizeof *row);

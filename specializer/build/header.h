@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* header.h - the vector intrinsics, read by the compiler once instead of for every candidate.
  *
- * A third of a build is spent on reading <immintrin.h>. So the first build for an instruction set
- * makes a precompiled header beside the kernels' sources, and later ones begin with it. Objects are
+ * A third of a build is spent on reading <immintrin.h>. So a precompiled header is made beside the
+ * kernels' sources, by the first build for an instruction set or while that runs (header_work.h),
+ * and later ones begin with it. Objects are
  * the same byte for byte, so no key knows of it. Specializer thread only.
  */
 #ifndef WHET_SPECIALIZER_BUILD_HEADER_H

@@ -29,10 +29,10 @@ struct fake {
     atomic_bool no_room;     /* for repacked weights: nothing can be loaded */
     atomic_int builds, probes, short_probes, benches, short_benches, canaries, sets, turns, loaded,
         bad_published, killer, whole_probes, whole_shadows; /* whole_shadows: of such candidates */
-    atomic_bool header_wanted;         /* there is no precompiled header */
-    atomic_int headers;                /* so many were begun */
+    atomic_bool header_wanted;                              /* there is no precompiled header */
+    atomic_int headers;                                     /* so many were begun */
     atomic_int builds_die, probes_die, headers_die; /* so many of the next children are killed */
-    atomic_int outrun;                 /* so many of the next clear gains lose whole steps */
+    atomic_int outrun; /* so many of the next clear gains lose whole steps */
     _Atomic(const char *) shy,
         needs; /* slot that loses them the first time, and until another is specialized */
     atomic_bool hold_bench;              /* benches last until they are stopped, or it is unset */
