@@ -189,15 +189,19 @@ static bool has_core(const struct specializer *s)
     return !s->batch.opening || running < (cores > 1 ? cores : 1);
 }
 
-/* The next candidate to be built or being built for which a header could be made, or NULL. */
-static const struct candidate *wants_header(const struct specializer *s)
+/* A candidate to be built or being built for which a header could be made, or NULL. This looks at
+ * files, and is asked all the time: no more once there is none. */
+static const struct candidate *wants_header(struct specializer *s)
 {
-    for (int i = 0; i < s->batch.n && !s->header && s->has_compiler && !s->headerless; i++) {
+    if (s->header || s->headerless || s->batch.headers_made)
+        return NULL;
+    for (int i = 0; i < s->batch.n && s->has_compiler; i++) {
         const struct trial *t = &s->batch.trial[i];
         if (t->c && t->at == STAGE_BUILD && !t->c->template->library &&
             header_work_wanted(&s->env, t->c->define))
             return t->c;
     }
+    s->batch.headers_made = true;
     return NULL;
 }
 
@@ -246,7 +250,7 @@ static bool probes_whole(const struct specializer *s)
 
 static bool room(const struct pipeline *p, enum stage stage)
 {
-    const struct specializer *s = p->ctx;
+    struct specializer *s = p->ctx;
     if (stage == STAGE_BUILD && (p->children[stage] >= s->config->specializer_build_jobs ||
                                  (s->batch.opening && s->hour_builds > 0 && wants_header(s))))
         return false;

@@ -17,9 +17,10 @@ struct search_batch {
     struct trial trial[BATCH];
     int n;
     struct pipeline pipeline;
-    bool opening;  /* one candidate each of several slots (opening.c) */
-    bool together; /* ... that go to live steps together (fleet_set.c) */
-    bool decided;  /* of one at least: refused, or measured */
+    bool opening;      /* one candidate each of several slots (opening.c) */
+    bool together;     /* ... that go to live steps together (fleet_set.c) */
+    bool decided;      /* of one at least: refused, or measured */
+    bool headers_made; /* no build of it wants a header (header_work.h) */
 };
 
 /* ---- search_batch.c ------------------------------------------------------------------------- */
