@@ -15,7 +15,7 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "specializer/admission/prober.h"
-#include "specializer/build/header_work.h"
+#include "specializer/batch_header.h"
 #include "specializer/retrial.h"
 #include "specializer/setup.h"
 #include "specializer/specializer_private.h"
@@ -176,60 +176,6 @@ static bool move(struct specializer *s, struct trial *t)
     return false;
 }
 
-/* ---- the header ------------------------------------------------------------------------------ */
-
-/* Children run on half of the cores, or on all where compute threads keep to theirs. In an opening
- * no more are started than have one each, those of the first slots first: one more would only make
- * the first take longer. */
-static bool has_core(const struct specializer *s)
-{
-    const struct pipeline *p = &s->batch.pipeline;
-    int running = p->children[STAGE_BUILD] + p->children[STAGE_PROBE] + (s->header != NULL);
-    int cores = machine_threads(s->config) / (s->env.machine->pinned ? 1 : 2);
-    return !s->batch.opening || running < (cores > 1 ? cores : 1);
-}
-
-/* A candidate to be built or being built for which a header could be made, or NULL. This looks at
- * files, and is asked all the time: no more once there is none. */
-static const struct candidate *wants_header(struct specializer *s)
-{
-    if (s->header || s->headerless || s->batch.headers_made)
-        return NULL;
-    for (int i = 0; i < s->batch.n && s->has_compiler; i++) {
-        const struct trial *t = &s->batch.trial[i];
-        if (t->c && t->at == STAGE_BUILD && !t->c->template->library &&
-            header_work_wanted(&s->env, t->c->define))
-            return t->c;
-    }
-    s->batch.headers_made = true;
-    return NULL;
-}
-
-/* Builds do without a header from now on if it could not be made for a reason of no compiler. */
-static void poll_header(struct specializer *s)
-{
-    enum stage_result r = s->header ? header_work_poll(s->header) : STAGE_RUNNING;
-    if (r == STAGE_RUNNING)
-        return;
-    header_work_end(s->header);
-    s->header = NULL;
-    s->headerless = r == STAGE_RETRY;
-}
-
-/* Makes the precompiled header (header.h) beside the first build, which goes without. Where there
- * is no room for both it comes after that, before the second (room()). */
-static void start_header(struct specializer *s)
-{
-    struct err err = {""};
-    const struct candidate *c = has_core(s) ? wants_header(s) : NULL;
-    if (!c)
-        return;
-    s->header = header_work_start(&s->env, c->define, &err);
-    s->headerless = !s->header;
-    if (err.msg[0])
-        log_warn("specializer", "kernels are built without a precompiled header: %s", err.msg);
-}
-
 /* ---- the rules of a batch: children ---------------------------------------------------------- */
 
 bool search_batch_may_build(struct specializer *s)
@@ -242,6 +188,17 @@ bool search_batch_may_build(struct specializer *s)
     return s->hour_builds < s->config->specializer_builds_per_hour;
 }
 
+/* Children run on half of the cores, or on all where compute threads keep to theirs. In an opening
+ * no more are started than have one each, those of the first slots first: one more would only make
+ * the first take longer. */
+static bool has_core(const struct specializer *s)
+{
+    const struct pipeline *p = &s->batch.pipeline;
+    int running = p->children[STAGE_BUILD] + p->children[STAGE_PROBE] + (s->header != NULL);
+    int cores = machine_threads(s->config) / (s->env.machine->pinned ? 1 : 2);
+    return !s->batch.opening || running < (cores > 1 ? cores : 1);
+}
+
 /* In an opening the probe tries the whole model too, unless a process of its own probes. */
 static bool probes_whole(const struct specializer *s)
 {
@@ -251,8 +208,9 @@ static bool probes_whole(const struct specializer *s)
 static bool room(const struct pipeline *p, enum stage stage)
 {
     struct specializer *s = p->ctx;
-    if (stage == STAGE_BUILD && (p->children[stage] >= s->config->specializer_build_jobs ||
-                                 (s->batch.opening && s->hour_builds > 0 && wants_header(s))))
+    if (stage == STAGE_BUILD &&
+        (p->children[stage] >= s->config->specializer_build_jobs ||
+         (s->batch.opening && s->hour_builds > 0 && batch_header_wanted(s))))
         return false;
     return has_core(s) && (stage == STAGE_BUILD || s->batch.opening || p->children[stage] == 0);
 }
@@ -329,7 +287,7 @@ static bool child_came(struct specializer *s, struct trial *t, enum stage_result
 void search_batch_children(struct specializer *s)
 {
     struct search_batch *r = &s->batch;
-    poll_header(s);
+    batch_header_poll(s);
     if (!r->slot_search)
         return;
     bool working = atomic_load(&s->mode) == SPECIALIZER_RUN && !atomic_load(&s->stop) &&
@@ -337,8 +295,8 @@ void search_batch_children(struct specializer *s)
     prober_hold(s->env.prober, !working);
     for (int i = 0; i < r->n; i++)
         pipeline_advance(&r->pipeline, &r->trial[i], working);
-    if (working)
-        start_header(s);
+    if (working && has_core(s))
+        batch_header_start(s);
 }
 
 /* ---- the rules of a batch: the bench ----------------------------------------------------------
