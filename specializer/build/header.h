@@ -3,8 +3,8 @@
  *
  * A third of a build is spent on reading <immintrin.h>. So a precompiled header is made beside the
  * kernels' sources, by the first build for an instruction set or while that runs (header_work.h),
- * and later ones begin with it. Objects are
- * the same byte for byte, so no key knows of it. Specializer thread only.
+ * and later ones begin with it. Objects are the same byte for byte, so no key knows of it.
+ * Specializer thread only.
  */
 #ifndef WHET_SPECIALIZER_BUILD_HEADER_H
 #define WHET_SPECIALIZER_BUILD_HEADER_H
