@@ -3,11 +3,14 @@
 endpoint would be. Timing decides nothing here: every wait is for something to be seen."""
 
 import base64
+import contextlib
 import hashlib
 import http.server
 import json
 import re
 import signal
+import sqlite3
+import subprocess
 import threading
 import time
 
@@ -15,7 +18,7 @@ import pytest
 import requests
 
 from browser import CHROMIUM, Browser
-from conftest import Server
+from conftest import BINARY, MODEL, Server
 
 pytestmark = [pytest.mark.timing,
               pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")]
@@ -73,12 +76,36 @@ class Load(threading.Thread):
                 time.sleep(0.1)
 
 
+def searched(store):
+    """A store in which a kernel was published and another refused (nothing is eleven times as fast), by
+    searches without a server. Its own would need minutes for that beside load, on a machine that does
+    other things too."""
+    for slot_name, event, options in (("mlp_out/m1", "active", ()),
+                                      ("head/m1", "refused", ("--specializer-min-gain", "10"))):
+        command = [BINARY, "tune", "--model", MODEL, "--store", str(store), "--slot", slot_name, "--seconds",
+                   "600", *options]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            while process.poll() is None and event not in events(store):
+                time.sleep(0.2)
+            process.send_signal(signal.SIGTERM)
+    return str(store)
+
+
+def events(store):
+    """Those of its trace; none while it is being made."""
+    with contextlib.suppress(sqlite3.OperationalError), \
+            contextlib.closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True, timeout=5)) as db:
+        return {row[0] for row in db.execute("SELECT DISTINCT event FROM trace")}
+    return set()
+
+
 @pytest.fixture(scope="module")
 def live(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dashboard")
     (folder / "key").write_text("boss\n")
     adviser = Adviser()
     s = Server("--specializer-enabled=true", f"--server-admin-key-file={folder}/key",
+               "--store", searched(folder / "store.db"),
                "--specializer-build-jobs=1", f"--adviser-url={adviser.url}",
                "--adviser-model=stand-in")
     load = Load(s)

@@ -77,7 +77,8 @@ def wrong_from_now_on(server):
 
 
 class Load:
-    """One client, one completion after the other."""
+    """One client a server, one completion after the other, and as long nothing: compilers and probes, which
+    stand back while there is load, get somewhere."""
 
     def __init__(self, *servers):
         self.stop = False
@@ -86,11 +87,13 @@ class Load:
 
     def run(self, server):
         while not self.stop:
+            begin = time.monotonic()
             try:
                 server.complete("Bread is", max_tokens=48)
             except Exception as e:  # noqa: BLE001 - whatever it is, the test must know
                 self.failed.append(repr(e))
                 return
+            time.sleep(time.monotonic() - begin)
 
     def __enter__(self):
         for t in self.threads:

@@ -154,7 +154,8 @@ def slot_of(s, name):
 
 
 class Load:
-    """Greedy requests, one after the other, for as long as it is open; every answer is kept."""
+    """Greedy requests, one after the other, for as long as it is open; every answer is kept. Between two
+    nothing for as long as one took: compilers and probes stand back while there is load."""
 
     def __init__(self, s):
         self.server, self.texts, self.over = s, [], threading.Event()
@@ -162,8 +163,10 @@ class Load:
 
     def run(self):
         while not self.over.is_set():
+            begin = time.monotonic()
             answer = self.server.complete("One two three four", max_tokens=60, return_token_ids=True)
             self.texts.append(answer["choices"][0]["token_ids"])
+            self.over.wait(time.monotonic() - begin)
 
     def __enter__(self):
         self.thread.start()
