@@ -44,8 +44,8 @@ enum {
      * steps apart, were 8 s of the first half minute (Xeon, two cores). */
     OPENING_CLOSER = 16,
     OPENING_MORE = 3,
-    /* A window: every step late by a little, none by much. Shorter ones than a seventh of a step
-     * would give children less than their share. */
+    /* A window: every step late by a little, none by much. After a step so long that this is less
+     * than the share of it, children get less. */
     WINDOW_MOST_NS = 3000000,
     WINDOW_LEAST_NS = 200000
 };

@@ -10,7 +10,7 @@
  * files, and is asked all the time: no more once there is none. */
 static const struct candidate *wants(struct specializer *s)
 {
-    if (s->header || s->headerless || s->batch.headers_made)
+    if (s->header || s->batch.headers_made)
         return NULL;
     for (int i = 0; i < s->batch.n && s->has_compiler; i++) {
         const struct trial *t = &s->batch.trial[i];
@@ -22,7 +22,7 @@ static const struct candidate *wants(struct specializer *s)
     return NULL;
 }
 
-/* Builds do without a header from now on if it could not be made for a reason of no compiler. */
+/* The batch's builds do without if it could not be made for a reason of no compiler. */
 void batch_header_poll(struct specializer *s)
 {
     enum stage_result r = s->header ? header_work_poll(s->header) : STAGE_RUNNING;
@@ -30,7 +30,7 @@ void batch_header_poll(struct specializer *s)
         return;
     header_work_end(s->header);
     s->header = NULL;
-    s->headerless = r == STAGE_RETRY;
+    s->batch.headers_made = r == STAGE_RETRY;
 }
 
 /* Makes the precompiled header (header.h) beside the first build, which goes without. Where there
@@ -42,8 +42,8 @@ void batch_header_start(struct specializer *s)
     if (!c)
         return;
     s->header = header_work_start(&s->env, c->define, &err);
-    s->headerless = !s->header;
-    if (err.msg[0])
+    s->batch.headers_made = !s->header;
+    if (!s->header)
         log_warn("specializer", "kernels are built without a precompiled header: %s", err.msg);
 }
 

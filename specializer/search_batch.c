@@ -392,7 +392,7 @@ static struct trial *next_ready(struct specializer *s)
 
 bool search_batch_has_ready(struct specializer *s)
 {
-    return s->batch.slot_search && next_ready(s);
+    return next_ready(s) != NULL;
 }
 
 bool search_batch_bench(struct specializer *s)

@@ -67,7 +67,6 @@ struct specializer {
     int slot_searches;
     struct search_batch batch;
     struct header_work *header; /* being made beside builds */
-    bool headerless;            /* none can be made */
     struct {
         struct {
             char what[NAME_MOST];

@@ -40,10 +40,11 @@
 #include "specializer/build/build_private.h"
 #include "specializer/build/cubin.h"
 #include "specializer/build/header.h"
+#include "specializer/build/header_work.h"
 #include "specializer/build/object.h"
 #include "specializer/search/space.h"
 
-enum { LOG_MAX = 16 * 1024, FLAGS_MAX = COMPILER_ARGUMENTS };
+enum { LOG_MAX = 16 * 1024 };
 static const int64_t compiler_memory = 2LL << 30, nvrtc_memory = 6LL << 30, object_max = 64 << 20;
 
 const char *const build_flags[] = {"-O3",
@@ -66,8 +67,9 @@ struct build {
     char *temporary, *folder; /* the object until it is put in place; the compiler's own files */
     bool library;             /* the compiler is one, in a child of our own program */
     struct header header;
-    bool doubted;             /* it failed with the header and is tried without */
-    enum stage_result chosen; /* without a process: a library's kernel, which is there at once */
+    struct header_work *making; /* the header, which the object waits for */
+    bool doubted;               /* it failed with the header and is tried without */
+    enum stage_result chosen;   /* without a process: a library's kernel, which is there at once */
 };
 
 /* ---- finding a compiler --------------------------------------------------------------------- */
@@ -135,7 +137,7 @@ static void build_command(const char **argv, const char *compiler, const char *h
         argv[n++] = "-I";
         argv[n++] = kernel_dir;
     }
-    for (int i = 0; define && define[i] && n < FLAGS_MAX - 6; i++)
+    for (int i = 0; define && define[i] && n < COMPILER_ARGUMENTS - 6; i++)
         argv[n++] = define[i];
     argv[n++] = "-o";
     argv[n++] = object;
@@ -151,7 +153,7 @@ static int try_compiler(const char *path, struct err *err)
     if (!dir)
         return -1;
     char *source = xasprintf("%s/try.c", dir), *object = xasprintf("%s/try.so", dir);
-    const char *argv[FLAGS_MAX];
+    const char *argv[COMPILER_ARGUMENTS];
     build_command(argv, path, NULL, NULL, NULL, source, object);
     struct process_spec spec = {.argv = argv,
                                 .wall_s = 60,
@@ -270,17 +272,14 @@ static int start_process(struct build *b, const char *const *argv, struct err *e
     return b->process ? 0 : err_prefix(err, "build");
 }
 
-/* The header if it is missing, else the object. */
+/* With the header if it is there. */
 static int start_compiler(struct build *b, struct err *err)
 {
     const struct stage_env *env = b->env;
-    const char *argv[FLAGS_MAX];
-    if (b->header.state == HEADER_MISSING)
-        header_command(&b->header, env->compiler, b->c->define, b->temporary, argv, FLAGS_MAX);
-    else
-        build_command(argv, env->compiler->path,
-                      b->header.state == HEADER_READY ? b->header.path : NULL, env->kernel_dir,
-                      b->c->define, b->c->source, b->temporary);
+    const char *argv[COMPILER_ARGUMENTS];
+    build_command(argv, env->compiler->path,
+                  b->header.state == HEADER_READY ? b->header.path : NULL, env->kernel_dir,
+                  b->c->define, b->c->source, b->temporary);
     return start_process(b, argv, err);
 }
 
@@ -288,21 +287,23 @@ static int start_compiler(struct build *b, struct err *err)
 static int start_cc(struct build *b, struct err *err)
 {
     const struct stage_env *env = b->env;
-    const char *argv[FLAGS_MAX];
+    const char *argv[COMPILER_ARGUMENTS];
     build_command(argv, env->compiler->path, NULL, env->kernel_dir, b->c->define, b->c->source,
                   b->temporary);
     candidate_log_start(b->c, argv);
     b->header = header_look(env->compiler, env->kernel_dir, b->c->define);
-    if (b->header.state == HEADER_MISSING && env->headers_apart)
-        b->header.state = HEADER_NONE;
+    if (b->header.state == HEADER_MISSING && !env->headers_apart) {
+        b->making = header_work_start(env, b->c->define, err);
+        return b->making ? 0 : err_prefix(err, "build");
+    }
     return start_compiler(b, err);
 }
 
 static int start_nvrtc(struct build *b, struct err *err)
 {
-    const char *argv[FLAGS_MAX];
+    const char *argv[COMPILER_ARGUMENTS];
     char include[4096];
-    nvrtc_command(argv, FLAGS_MAX, b->env, b->c, b->temporary, include, sizeof include);
+    nvrtc_command(argv, COMPILER_ARGUMENTS, b->env, b->c, b->temporary, include, sizeof include);
     candidate_log_start(b->c, argv);
     return start_process(b, argv, err);
 }
@@ -418,41 +419,40 @@ bool compiler_refused(const struct process_result *r)
     return !r->timed_out && !r->signal && r->status != 0 && !not_the_kernels_fault(r->err);
 }
 
-/* A compiler ended that may not be the last one: whether another was started. */
-static bool go_on(struct build *b, const struct process_result *r, enum stage_result *stage)
+/* The object, after a header was made or in vain, or once more without. */
+static enum stage_result go_on(struct build *b)
 {
     struct err err = {""};
-    if (b->header.state == HEADER_MISSING) {
-        if (compiler_succeeded(r))
-            header_put(&b->header, b->temporary);
-        else if (compiler_refused(r))
-            header_give_up(&b->header);
-        else
-            b->header.state = HEADER_NONE; /* for now */
-    } else if (b->header.state == HEADER_READY && compiler_refused(r)) {
-        b->header.state = HEADER_NONE;
-        b->doubted = true;
-    } else {
-        return false;
-    }
-    *stage = STAGE_RUNNING;
-    if (start_compiler(b, &err) != 0) {
-        candidate_explain(b->c, STAGE_BUILD, CAUSE_OTHER, 0, "%.220s", err.msg);
-        *stage = STAGE_RETRY;
-    }
-    return true;
+    if (start_compiler(b, &err) == 0)
+        return STAGE_RUNNING;
+    candidate_explain(b->c, STAGE_BUILD, CAUSE_OTHER, 0, "%.220s", err.msg);
+    return STAGE_RETRY;
+}
+
+static enum stage_result poll_header(struct build *b)
+{
+    if (header_work_poll(b->making) == STAGE_RUNNING)
+        return STAGE_RUNNING;
+    header_work_end(b->making);
+    b->making = NULL;
+    b->header = header_look(b->env->compiler, b->env->kernel_dir, b->c->define);
+    return go_on(b);
 }
 
 enum stage_result build_poll(struct build *b)
 {
-    enum stage_result stage;
+    if (b->making)
+        return poll_header(b);
     if (!b->process)
         return b->chosen;
     if (!process_poll(b->process))
         return STAGE_RUNNING;
     const struct process_result *r = process_result(b->process);
-    if (!b->library && go_on(b, r, &stage))
-        return stage;
+    if (b->header.state == HEADER_READY && compiler_refused(r)) {
+        b->header.state = HEADER_NONE;
+        b->doubted = true;
+        return go_on(b);
+    }
     candidate_log_add(b->c, r->err_n > 0 ? r->err : NULL);
     if (!compiler_succeeded(r))
         return compiler_failed(b, r);
@@ -465,6 +465,7 @@ void build_end(struct build *b)
 {
     if (!b)
         return;
+    header_work_end(b->making);
     process_end(b->process);
     unlink(b->temporary);
     safe_folder_remove(b->folder);

@@ -27,8 +27,6 @@ struct header_work *header_work_start(const struct stage_env *env, char *const *
                                       struct err *err)
 {
     const char *argv[COMPILER_ARGUMENTS];
-    if (!header_work_wanted(env, define))
-        return NULL;
     struct header_work *w = xcalloc(1, sizeof *w);
     w->header = header_look(env->compiler, env->kernel_dir, define);
     w->temporary = xasprintf("%s.%ld.work", w->header.path, (long)getpid());

@@ -12,7 +12,7 @@
 struct header_work;
 /* Whether builds with these defines could use a header that is not there. */
 bool header_work_wanted(const struct stage_env *env, char *const *define);
-/* Begins to make it. NULL: it is not wanted, or (with a message) no process could be started. */
+/* Begins to make it, as it is wanted. NULL with a message when no process could be started. */
 struct header_work *header_work_start(const struct stage_env *env, char *const *define,
                                       struct err *err);
 /* PASS: the header is there. REFUSE: it is of no use to this compiler, and is not wanted any more.
