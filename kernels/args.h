@@ -83,10 +83,12 @@ enum dtype { DTYPES(DTYPE_NUMBER, 0) DTYPE_COUNT };
 #define DTYPE_BYTES(t) (DTYPES(DTYPE_IF_BYTES, t) 0)
 
 /* What CPU templates read (cpu/lib/block.h): rows in whole blocks of ROW_BLOCK values. Integers are
- * what can be repacked in panels and multiplied in digits (cpu/lib/panel.h). */
+ * what can be repacked in panels and multiplied in digits (cpu/lib/panel.h), nibbles also by AVX2.
+ */
 #define ROW_BLOCK 32
 #define BLOCK_TYPE(t) ((t) <= DTYPE_Q4_1)
 #define PANEL_TYPE(t) ((t) >= DTYPE_Q8_0 && (t) <= DTYPE_Q4_1)
+#define NIBBLE_TYPE(t) ((t) == DTYPE_Q4_0 || (t) == DTYPE_Q4_1)
 
 /* A weight matrix [rows, cols]. `data` is the model's own format, row after row without padding.
  * `packed` is the copy made by the kernel's own pack function, or null if it declares none. */

@@ -188,10 +188,23 @@ static void try_promoted(struct tuner *t, const struct slot *slot)
         return;
     }
     bool waits = true;
-    for (int i = 0; i < TRIES_MOST && waits && (i == 0 || !over(t)); i++)
+    double left = left_s(t), share = left / t->slots;
+    for (int i = 0; i < TRIES_MOST && waits && (i == 0 || left - left_s(t) < share); i++)
         waits = session_promote(t->session, slot); /* once, however short the time */
     replay_stop(t->replay);
     t->replay = NULL;
+}
+
+/* Live steps could not decide a slot's candidate when the slot had its turn: they may again. */
+static bool try_waiting(struct tuner *t, const struct slot *slot)
+{
+    struct session_slot now;
+    session_look(t->session, slot, &now);
+    if (!now.promoted || now.pinned)
+        return false;
+    try_promoted(t, slot);
+    say_batch(t, slot, t->seconds - left_s(t), 1, SESSION_RETRIALS);
+    return true;
 }
 
 /* What was proposed to its bench, then live steps for the best. */
@@ -292,7 +305,7 @@ static void search(struct tuner *t)
         for (int i = 0; i < t->slots && !over(t); i++)
             some |= try_again(t, t->slot[i]);
         for (int i = 0; i < t->slots && !over(t); i++)
-            some |= one_turn(t, t->slot[i]);
+            some |= try_waiting(t, t->slot[i]) || one_turn(t, t->slot[i]);
         bool writing = !over(t) && texts_turn(t);
         if (writing && !some)
             session_wait(t->session);

@@ -12,8 +12,9 @@
 #include "engine/cpu/eager_impl.h"
 #include "engine/cpu/vec.h"
 
-/* Tokens in a register tile: 4 x 2 sets of accumulators fit 32 vector registers of full width. */
-enum { TILE = PARTS == 1 ? 2 : 1, PANEL_FLOATS = 1 << 18 };
+/* Tokens in a register tile. Four rows' sums of two tokens leave room for weights among 16 vector
+ * registers, where a vector is a part of the lanes and the parts have their turns. */
+enum { TILE = 2, PANEL_FLOATS = 1 << 18 };
 
 void *EAGER(input)(struct eager_input *in, const int32_t *row, int64_t extra)
 {
@@ -45,14 +46,20 @@ void *EAGER(input)(struct eager_input *in, const int32_t *row, int64_t extra)
 static void tile(const float *const row[EAGER_ROWS], const float *const x[TILE], int64_t k,
                  float y[TILE][EAGER_ROWS])
 {
-    struct lanes acc[TILE][EAGER_ROWS] = {0};
+    struct lanes acc[TILE][EAGER_ROWS];
     int64_t whole = k / LANES * LANES;
-    for (int64_t i = 0; i < whole; i += LANES) {
-        for (int r = 0; r < EAGER_ROWS; r++) {
-            struct lanes w = lanes_load(row[r] + i);
-            for (int t = 0; t < TILE; t++)
-                lanes_fma(&acc[t][r], &w, x[t] + i);
+    for (int p = 0; p < PARTS; p++) {
+        vec sum[TILE][EAGER_ROWS] = {0};
+        for (int64_t i = p * VEC; i < whole; i += LANES) {
+            for (int r = 0; r < EAGER_ROWS; r++) {
+                vec w = VEC_LOAD(vec, row[r] + i);
+                for (int t = 0; t < TILE; t++)
+                    sum[t][r] = vec_fma(w, VEC_LOAD(vec, x[t] + i), sum[t][r]);
+            }
         }
+        for (int t = 0; t < TILE; t++)
+            for (int r = 0; r < EAGER_ROWS; r++)
+                acc[t][r].p[p] = sum[t][r];
     }
     for (int t = 0; t < TILE; t++) {
         for (int r = 0; whole < k && r < EAGER_ROWS; r++)

@@ -65,19 +65,74 @@ static const char *const library_c[] = {
     "INT64_C", "UINT32_C", "UINT64_C", NULL};
 
 /* Of kernels/cpu/lib, as far as agent.c includes it. */
-static const char *const frame_functions_c[] = {
-    "bits_float",   "block_brain16", "block_bytes", "block_float16", "block_half16",
-    "block_high",   "block_ints",    "block_less8", "block_load",    "block_load_scaled",
-    "block_low",    "block_nibbles", "cache_row",   "exp4",          "exp8",
-    "exp_step",     "float_bits",    "half_float",  "head_norm",     "keep_lanes",
-    "lane_dot",     "lane_dot_add",  "lane_exp",    "lane_fma",      "lane_fold",
-    "lane_rmsnorm", "lane_silu_mul", "load_u16",    "norm_row",      "page_rows",
-    "page_scores",  "qkv_finish",    "qkv_row",     "qkv_to",        "qkv_unit",
-    "qkv_weight",   "rotate",        "rows_dot",    "rows_dot_all",  "scales_load",
-    "share_groups", "silu8",         "vf_add",      "vf_exp",        "vf_fma",
-    "vf_fold",      "vf_fold16",     "vf_fold4",    "vf_largest",    "vf_load",
-    "vf_max",       "vf_mla",        "vf_mul",      "vf_quarter",    "vf_set",
-    "vf_silu_mul",  "vf_store",      "vf_sub",      "vf_zero",       NULL};
+static const char *const frame_functions_c[] = {"bits_float",
+                                                "block_brain16",
+                                                "block_bytes",
+                                                "block_eight",
+                                                "block_float16",
+                                                "block_half16",
+                                                "block_high",
+                                                "block_ints",
+                                                "block_less8",
+                                                "block_load",
+                                                "block_load_half",
+                                                "block_load_scaled",
+                                                "block_low",
+                                                "block_nibbles",
+                                                "cache_row",
+                                                "exp4",
+                                                "exp8",
+                                                "exp_step",
+                                                "float_bits",
+                                                "half_float",
+                                                "head_norm",
+                                                "keep_lanes",
+                                                "lane_dot",
+                                                "lane_dot_add",
+                                                "lane_exp",
+                                                "lane_fma",
+                                                "lane_fold",
+                                                "lane_rmsnorm",
+                                                "lane_silu_mul",
+                                                "load_u16",
+                                                "load_u32",
+                                                "norm_row",
+                                                "page_rows",
+                                                "page_scores",
+                                                "qkv_finish",
+                                                "qkv_row",
+                                                "qkv_to",
+                                                "qkv_unit",
+                                                "qkv_weight",
+                                                "rotate",
+                                                "rows_dot",
+                                                "rows_dot_all",
+                                                "rows_half",
+                                                "rows_run",
+                                                "rows_together",
+                                                "rows_together_all",
+                                                "scales_load",
+                                                "share_groups",
+                                                "silu8",
+                                                "vf_add",
+                                                "vf_exp",
+                                                "vf_fma",
+                                                "vf_fold",
+                                                "vf_fold16",
+                                                "vf_fold4",
+                                                "vf_join4",
+                                                "vf_largest",
+                                                "vf_load",
+                                                "vf_max",
+                                                "vf_mla",
+                                                "vf_mul",
+                                                "vf_quarter",
+                                                "vf_set",
+                                                "vf_silu_mul",
+                                                "vf_store",
+                                                "vf_sub",
+                                                "vf_zero",
+                                                NULL};
 
 /* CUDA's own, without what tells a time or a place or reaches outside the launch. */
 static const char *const library_cuda[] = {
@@ -104,15 +159,16 @@ static const char *const frame_functions_cuda[] = {
     /* mma.cuh */
     "mma_bf16", "pack_tiles", NULL};
 
-static const char *const frame_macros_c[] = {"BLOCK_BYTES", "BLOCK_HEAD", "SCALES", "NO_SOONER",
-                                             NULL};
+static const char *const frame_macros_c[] = {"BLOCK_BYTES", "BLOCK_HEAD",    "SCALES",
+                                             "NO_SOONER",   "ROWS_TOGETHER", NULL};
 static const char *const frame_macros_cuda[] = {"WHET_LOAD", "TILE_LAYOUT", NULL};
 
 /* Constants of models and machines, and the tables that describe them, on both. */
 static const char *const frame_both[] = {
-    "HIDDEN",  "HEADS",  "KV_HEADS", "HEAD_DIM",  "FFN",        "VOCAB",      "M_MAX",    "REGION*",
-    "HAS_*",   "WHET_*", "DTYPE_*",  "KV_PAGE",   "K",          "KNOB",       "LEGAL",    "START",
-    "AGENT_*", "CUDA_*", "DTYPES",   "ROW_BLOCK", "BLOCK_TYPE", "PANEL_TYPE", "REDUCE_*", NULL};
+    "HIDDEN",     "HEADS",       "KV_HEADS", "HEAD_DIM", "FFN",     "VOCAB",     "M_MAX",
+    "REGION*",    "HAS_*",       "WHET_*",   "DTYPE_*",  "KV_PAGE", "K",         "KNOB",
+    "LEGAL",      "START",       "AGENT_*",  "CUDA_*",   "DTYPES",  "ROW_BLOCK", "BLOCK_TYPE",
+    "PANEL_TYPE", "NIBBLE_TYPE", "REDUCE_*", NULL};
 
 /* What only the text itself could use is not here: a text may call something UNIT as qkv.h does. */
 static const char *const frame_c[] = {"WTYPE",    "WTYPE_2",   "WTYPE_3",   "ROPE_INTERLEAVED",

@@ -25,6 +25,13 @@ INLINE uint16_t load_u16(const void *p)
     return v;
 }
 
+INLINE uint32_t load_u32(const void *p)
+{
+    uint32_t v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+}
+
 INLINE float bits_float(uint32_t bits)
 {
     float f;
@@ -83,7 +90,24 @@ INLINE void scales_load(const int type, const uint8_t *p, int blocks, float *sca
         _mm512_storeu_ps(scale, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(first)));
     }
 #else
-    for (int b = 0; b < blocks; b++)
+    int b = 0;
+#if ISA == ISA_AVX2 /* four halves at once */
+    const int size = BLOCK_BYTES(type);
+    for (; type == DTYPE_Q4_1 && b + 2 <= blocks; b += 2) {
+        __m128i both = _mm_cvtsi32_si128((int)load_u32(p + b * size));
+        both = _mm_insert_epi32(both, (int)load_u32(p + (b + 1) * size), 1);
+        _mm_storeu_ps(scale + 2 * b, _mm_cvtph_ps(both));
+    }
+    for (; SCALES(type) == 1 && b + 4 <= blocks; b += 4) {
+        __m128i four = _mm_setzero_si128();
+        four = _mm_insert_epi16(four, load_u16(p + b * size), 0);
+        four = _mm_insert_epi16(four, load_u16(p + (b + 1) * size), 1);
+        four = _mm_insert_epi16(four, load_u16(p + (b + 2) * size), 2);
+        four = _mm_insert_epi16(four, load_u16(p + (b + 3) * size), 3);
+        _mm_storeu_ps(scale + b, _mm_cvtph_ps(four));
+    }
+#endif
+    for (; b < blocks; b++)
         for (int i = 0; i < SCALES(type); i++)
             scale[b * SCALES(type) + i] = half_float(load_u16(p + b * BLOCK_BYTES(type) + 2 * i));
 #endif

@@ -2,7 +2,7 @@
 /* digits.h - activations as integers: 8-bit digits of a fixed-point number per block of 32.
  *
  * Integer dot products are many times faster than floating-point ones (64 multiply-adds an
- * instruction on AVX-512 VNNI, 16384 on AMX) and exact. A row x is written as
+ * instruction on AVX-512 VNNI, 16384 on AMX, 32 on AVX2) and exact. A row x is written as
  *
  *   x[i] ~ 2^row * unit[b] * X[i],   X[i] = sum_d digit[d][i] * 256^(D-1-d),   b = i / 32
  *
@@ -19,7 +19,7 @@
 
 #include "cpu/lib/block.h"
 
-#define DIGITS_FINE(d) ((d) == 3 && ISA == ISA_VNNI)
+#define DIGITS_FINE(d) ((d) == 3 && (ISA == ISA_VNNI || ISA == ISA_AVX2))
 
 /* A value is an outlier if it is more than `times` the mean size of the others of its row of k,
  * which is this share of the sum of all sizes. Not the row's root mean square, which is the
@@ -99,6 +99,13 @@ INLINE float largest(const float *x, int n)
     for (int i = 0; i < n; i += LANES)
         m = _mm512_max_ps(m, _mm512_abs_ps(_mm512_loadu_ps(x + i)));
     return _mm512_reduce_max_ps(m);
+#elif ISA == ISA_AVX2
+    vf m = vf_zero();
+    for (int i = 0; i < n; i += LANES) {
+        vf v = vf_load(x + i);
+        m = vf_max(m, vf_max(v, vf_sub(vf_zero(), v)));
+    }
+    return vf_largest(m);
 #else
     float m[LANES] = {0};
     for (int i = 0; i < n; i += LANES)
@@ -122,11 +129,6 @@ INLINE void digits_round(int32_t *q, const float *x, float up)
     for (int i = 0; i < BLOCK; i += LANES) {
         __m512 v = _mm512_mul_ps(_mm512_loadu_ps(x + i), _mm512_set1_ps(up));
         _mm512_storeu_si512(q + i, _mm512_cvtps_epi32(v));
-    }
-#elif ISA == ISA_AVX2
-    for (int i = 0; i < BLOCK; i += 8) {
-        __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(up));
-        _mm256_storeu_si256((__m256i *)(q + i), _mm256_cvtps_epi32(v));
     }
 #else
     for (int i = 0; i < BLOCK; i++)
@@ -184,6 +186,69 @@ INLINE int64_t digits_split(struct digits *g, const int d, int b, const float *x
             g->deep[b] = deep;
             sum = deep ? sum * 256 + others : sum;
         }
+    }
+    return sum;
+}
+
+#elif ISA == ISA_AVX2
+
+/* The sum of 32 signed bytes. */
+INLINE int32_t digits_total(__m256i digit)
+{
+    __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), digit);
+    __m256i t = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(t), _mm256_extracti128_si256(t, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+}
+
+/* byte[j] = digit j of all 32 numbers, of which q[h] has 8. */
+INLINE void digits_bytes_of(const __m256i q[4], __m256i byte[4])
+{
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    __m256i low[2], high[2];
+    UNROLLED
+    for (int h = 0; h < 2; h++) { /* digits 0 and 1, digits 2 and 3, of eight numbers in a lane */
+        low[h] = _mm256_unpacklo_epi32(q[2 * h], q[2 * h + 1]);
+        high[h] = _mm256_unpackhi_epi32(q[2 * h], q[2 * h + 1]);
+    }
+    byte[0] = _mm256_permutevar8x32_epi32(_mm256_unpacklo_epi64(low[0], low[1]), order);
+    byte[1] = _mm256_permutevar8x32_epi32(_mm256_unpackhi_epi64(low[0], low[1]), order);
+    byte[2] = _mm256_permutevar8x32_epi32(_mm256_unpacklo_epi64(high[0], high[1]), order);
+    byte[3] = _mm256_permutevar8x32_epi32(_mm256_unpackhi_epi64(high[0], high[1]), order);
+}
+
+/* As on AVX-512. */
+INLINE int64_t digits_split(struct digits *g, const int d, int b, const float *x, float up,
+                            int deep)
+{
+    const __m256i bytes = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(3, 7, 11, 15, 2, 6, 10, 14, 1, 5, 9, 13, 0, 4, 8, 12));
+    const __m256i offset = _mm256_set1_epi8(-128);
+    const __m128i left = _mm_cvtsi32_si128(32 - 8 * d - (deep ? 8 : 0));
+    __m256i q[4], byte[4];
+    int64_t sum = 0;
+    up = deep ? up * 256 : up;
+    UNROLLED
+    for (int h = 0; h < 4; h++) {
+        q[h] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * h), _mm256_set1_ps(up)));
+        q[h] = _mm256_add_epi32(_mm256_sll_epi32(q[h], left), offset);
+        q[h] = _mm256_shuffle_epi8(q[h], bytes);
+    }
+    digits_bytes_of(q, byte);
+    UNROLLED
+    for (int j = 0; j < d; j++) {
+        __m256i digit = _mm256_xor_si256(byte[j], offset);
+        _mm256_storeu_si256((__m256i *)(g->digit + (b * d + j) * BLOCK), digit);
+        g->total[b * d + j] = digits_total(digit);
+        sum = sum * 256 + g->total[b * d + j];
+    }
+    if (DIGITS_FINE(d)) {
+        __m256i digit = _mm256_xor_si256(byte[d & 3], offset);
+        _mm256_storeu_si256((__m256i *)(g->fine + b * BLOCK), digit);
+        g->fine_total[b] = digits_total(digit);
+        g->deep[b] = deep;
+        sum = deep ? sum * 256 + g->fine_total[b] : sum;
     }
     return sum;
 }

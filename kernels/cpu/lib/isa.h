@@ -51,6 +51,10 @@
 #define UNROLLED _Pragma("GCC unroll 64")
 #endif
 
+/* Loads stay behind this. gcc would otherwise bring those of all steps of an unrolled loop forward,
+ * or keep what one step loaded for the next, and spill what it has no registers for. */
+#define NO_SOONER() __asm__ volatile("" ::: "memory")
+
 #if ISA >= ISA_NEON
 
 #include "cpu/lib/neon.h"
@@ -183,12 +187,35 @@ INLINE float vf_fold(vf v)
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
 
+/* Four lanes of a vf. */
+typedef __m128 vf4;
+
+INLINE vf vf_join4(const vf4 q[4])
+{
+    return (vf){_mm256_set_m128(q[1], q[0]), _mm256_set_m128(q[3], q[2])};
+}
+
+/* Lane i of the result is vf_fold(v[i]). */
+INLINE vf4 vf_fold4(const vf v[4])
+{
+    __m256 a[4], b[2];
+    UNROLLED
+    for (int i = 0; i < 4; i++)
+        a[i] = _mm256_add_ps(v[i].a, v[i].b);
+    UNROLLED
+    for (int i = 0; i < 2; i++) /* 4 lanes each of v[i], v[i + 2] */
+        b[i] = _mm256_add_ps(_mm256_permute2f128_ps(a[i], a[i + 2], 0x20),
+                             _mm256_permute2f128_ps(a[i], a[i + 2], 0x31));
+    __m256 c =
+        _mm256_add_ps(_mm256_shuffle_ps(b[0], b[1], 0x44), _mm256_shuffle_ps(b[0], b[1], 0xee));
+    c = _mm256_add_ps(c, _mm256_movehdup_ps(c)); /* lanes 0 and 2 of both halves */
+    return _mm_shuffle_ps(_mm256_castps256_ps128(c), _mm256_extractf128_ps(c, 1), 0x88);
+}
+
 INLINE vf vf_fold16(const vf v[16])
 {
-    float f[16];
-    for (int i = 0; i < 16; i++)
-        f[i] = vf_fold(v[i]);
-    return vf_load(f);
+    const vf4 q[4] = {vf_fold4(v), vf_fold4(v + 4), vf_fold4(v + 8), vf_fold4(v + 12)};
+    return vf_join4(q);
 }
 INLINE vf vf_max(vf a, vf b)
 {

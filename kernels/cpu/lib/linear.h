@@ -20,7 +20,7 @@
 #include "cpu/lib/shape.h"
 #include "cpu/lib/taken.h"
 
-enum { WIDE = ROWS * (PACK ? PANEL : 1) }; /* rows of W in flight */
+enum { WIDE = PACK ? ROWS * PANEL : ROWS_TOGETHER(ROWS) }; /* rows of W multiplied together */
 
 struct input {
     const float *x; /* PACK=0: [m, ldx] */
@@ -109,13 +109,9 @@ INLINE void linear_rows(const int type, const struct weight *w, const int k, int
 #else
     const int64_t stride = (int64_t)k / BLOCK * BLOCK_BYTES(type);
     const uint8_t *p = (const uint8_t *)w->data + row0 * stride;
-    int i = 0;
-    for (; i + ROWS <= count; i += ROWS)
-        rows_dot_all(type, p + i * stride, stride, ROWS, in->x, in->ldx, m, TOKENS, k, PREFETCH,
-                     out + i, ldo);
-    for (; ROWS > 1 && i < count; i++)
-        rows_dot_all(type, p + i * stride, stride, 1, in->x, in->ldx, m, TOKENS, k, PREFETCH,
-                     out + i, ldo);
+    for (int i = 0; i < count; i += WIDE)
+        rows_together_all(type, p + i * stride, stride, ROWS, count - i < WIDE ? count - i : WIDE,
+                          in->x, in->ldx, m, TOKENS, k, PREFETCH, out + i, ldo);
 #endif
 }
 

@@ -12,10 +12,6 @@ typedef struct {
     float32x4_t p[4];
 } vf;
 
-/* Loads stay behind this. gcc's scheduler would otherwise bring those of all steps of an unrolled
- * loop forward, and spill what it has no registers for. */
-#define NO_SOONER() __asm__ volatile("" ::: "memory")
-
 INLINE vf vf_set(float f)
 {
     vf v;
@@ -92,8 +88,16 @@ INLINE float vf_fold(vf v)
     return vget_lane_f32(b, 0) + vget_lane_f32(b, 1);
 }
 
+/* Four lanes of a vf. */
+typedef float32x4_t vf4;
+
+INLINE vf vf_join4(const vf4 q[4])
+{
+    return (vf){{q[0], q[1], q[2], q[3]}};
+}
+
 /* Lane i of the result is vf_fold(v[i]): quarters are transposed, and then added across. */
-INLINE float32x4_t vf_fold4(const vf v[4])
+INLINE vf4 vf_fold4(const vf v[4])
 {
     float32x4_t a = vf_quarter(v[0]), b = vf_quarter(v[1]);
     float32x4_t c = vf_quarter(v[2]), d = vf_quarter(v[3]);

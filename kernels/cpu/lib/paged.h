@@ -19,8 +19,8 @@ INLINE const float *page_rows(const struct attn_args *a, const void *pages, cons
 /* Lane j: q . k_j for the 16 keys of a page, each in the canonical order. */
 INLINE vf page_scores(const float *q, const float *k)
 {
-#if ISA >= ISA_NEON
-    vf score; /* four keys at a time: as many sums as there are registers for */
+#if ISA >= ISA_NEON || ISA == ISA_AVX2
+    vf4 score[4]; /* four keys at a time: as many sums as there are registers for */
     UNROLLED
     for (int p = 0; p < 4; p++, k += 4 * HEAD_DIM) {
         vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
@@ -32,9 +32,9 @@ INLINE vf page_scores(const float *q, const float *k)
             for (int j = 0; j < 4; j++)
                 sum[j] = vf_fma(part, vf_load(k + j * HEAD_DIM + 16 * d), sum[j]);
         }
-        score.p[p] = vf_fold4(sum);
+        score[p] = vf_fold4(sum);
     }
-    return score;
+    return vf_join4(score);
 #else
     vf acc[16];
     UNROLLED
@@ -65,6 +65,13 @@ INLINE vf keep_lanes(vf x, int n, float other)
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     __mmask16 keep = _mm512_cmplt_epi32_mask(lane, _mm512_set1_epi32(n));
     return _mm512_mask_blend_ps(keep, _mm512_set1_ps(other), x);
+#elif ISA == ISA_AVX2
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    __m256 low = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane));
+    __m256 high = _mm256_castsi256_ps(
+        _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_add_epi32(lane, _mm256_set1_epi32(8))));
+    return (vf){_mm256_blendv_ps(_mm256_set1_ps(other), x.a, low),
+                _mm256_blendv_ps(_mm256_set1_ps(other), x.b, high)};
 #else
     float f[16];
     vf_store(f, x);

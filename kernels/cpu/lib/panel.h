@@ -73,6 +73,10 @@ static inline void panel_pack(const struct weight *w, void *packed, int32_t row0
 
 #include "cpu/lib/neon_panel.h"
 
+#elif ISA == ISA_AVX2
+
+#include "cpu/lib/avx2_panel.h"
+
 #elif ISA >= ISA_VNNI && ISA < ISA_NEON
 
 /* Block b of a panel as 8 vectors of bytes; those of Q8_0 are q + 128, of Q4_x the nibbles. */
@@ -155,7 +159,7 @@ INLINE void panel_block(const int type, const int d, const uint8_t *panel, int b
 
 #endif
 
-#if ISA >= ISA_DOTPROD || ISA == ISA_VNNI || ISA == ISA_AMX
+#if ISA >= ISA_DOTPROD || ISA == ISA_VNNI || ISA == ISA_AMX || ISA == ISA_AVX2
 
 /* out[t][p * 16 + lane] for `panels` neighbouring panels from `w` and `tokens` tokens. */
 INLINE void panel_dot(const int type, const int d, const uint8_t *w, int64_t stride,

@@ -15,6 +15,12 @@
 
 enum { ROWS_MOST = 8, TOKENS_MOST = 8 };
 
+#if ISA == ISA_AVX2
+
+#include "cpu/lib/avx2_rows.h"
+
+#else
+
 /* y[t * ldy + r] = row r . token t for r < rows, t < tokens. `w`: first row, `stride` bytes a row;
  * x: [tokens, k], ldx floats a token. `ahead`: bytes to prefetch past the block in use, 0 none. */
 INLINE void rows_dot(const int type, const uint8_t *w, int64_t stride, const int rows,
@@ -59,29 +65,52 @@ INLINE void rows_dot(const int type, const uint8_t *w, int64_t stride, const int
     }
 }
 
+/* The rows that one call multiplies: as many as are in registers, or more. */
+#define ROWS_TOGETHER(rows) (rows)
+
+/* rows_dot() for `count` rows, which are `rows` or fewer. */
+INLINE void rows_together(const int type, const uint8_t *w, int64_t stride, const int rows,
+                          int count, const float *x, int64_t ldx, const int tokens, const int k,
+                          const int ahead, float *y, int64_t ldy)
+{
+    if (count == rows)
+        rows_dot(type, w, stride, rows, x, ldx, tokens, k, ahead, y, ldy);
+    for (int r = 0; count < rows && r < count; r++)
+        rows_dot(type, w + r * stride, stride, 1, x, ldx, tokens, k, ahead, y + r, ldy);
+}
+
+#endif
+
 /* The same for any m: tiles of TOKENS tokens, then of 4, 2 and 1 for the rest. */
-INLINE void rows_dot_all(const int type, const uint8_t *w, int64_t stride, const int rows,
-                         const float *x, int64_t ldx, int m, const int tile, const int k,
-                         const int ahead, float *y, int64_t ldy)
+INLINE void rows_together_all(const int type, const uint8_t *w, int64_t stride, const int rows,
+                              int count, const float *x, int64_t ldx, int m, const int tile,
+                              const int k, const int ahead, float *y, int64_t ldy)
 {
     for (int t = 0; t < m;) {
         int left = m - t;
         const float *xt = x + t * ldx;
         float *yt = y + t * ldy;
         if (left >= tile) {
-            rows_dot(type, w, stride, rows, xt, ldx, tile, k, ahead, yt, ldy);
+            rows_together(type, w, stride, rows, count, xt, ldx, tile, k, ahead, yt, ldy);
             t += tile;
         } else if (tile > 4 && left >= 4) {
-            rows_dot(type, w, stride, rows, xt, ldx, 4, k, ahead, yt, ldy);
+            rows_together(type, w, stride, rows, count, xt, ldx, 4, k, ahead, yt, ldy);
             t += 4;
         } else if (tile > 2 && left >= 2) {
-            rows_dot(type, w, stride, rows, xt, ldx, 2, k, ahead, yt, ldy);
+            rows_together(type, w, stride, rows, count, xt, ldx, 2, k, ahead, yt, ldy);
             t += 2;
         } else {
-            rows_dot(type, w, stride, rows, xt, ldx, 1, k, ahead, yt, ldy);
+            rows_together(type, w, stride, rows, count, xt, ldx, 1, k, ahead, yt, ldy);
             t += 1;
         }
     }
+}
+
+INLINE void rows_dot_all(const int type, const uint8_t *w, int64_t stride, const int rows,
+                         const float *x, int64_t ldx, int m, const int tile, const int k,
+                         const int ahead, float *y, int64_t ldy)
+{
+    rows_together_all(type, w, stride, rows, rows, x, ldx, m, tile, k, ahead, y, ldy);
 }
 
 #endif

@@ -9,13 +9,23 @@
 
 #include "tests/unit/specializer/advice_world.h"
 
+/* Knobs are named in capitals. Which ones a document has is the machine's matter. */
+static bool knobs(const cJSON *v)
+{
+    return v->child && v->child->string[0] >= 'A' && v->child->string[0] <= 'Z';
+}
+
 /* The form of a document: its fields, with types in the place of values, and one element of a list
- * (its first) in the place of all. */
+ * (its first) or one knob in the place of all. */
 static cJSON *form_of(const cJSON *v)
 {
     const cJSON *child;
     if (cJSON_IsObject(v)) {
         cJSON *o = cJSON_CreateObject();
+        if (knobs(v)) {
+            cJSON_AddItemToObject(o, "KNOB", form_of(v->child));
+            return o;
+        }
         cJSON_ArrayForEach(child, v) cJSON_AddItemToObject(o, child->string, form_of(child));
         return o;
     }
