@@ -8,7 +8,8 @@
  *
  * No HTTP, no scheduler, no specializer: synthetic tokens through the backend, as the engine would
  * feed it. "Specialized" is what the store's winners make of the same steps, or with --starts the
- * points that a search starts from.
+ * points that a search starts from. With --points those are what kernels are measured against that
+ * a file names (bench_points.c).
  *
  * With engine.ranks or engine.gpus, decode and prefill measure several processes that compute one
  * model: this one is rank 0, and the others, started by it, run what it sends (engine/lead.h).
@@ -35,6 +36,8 @@ const char bench_usage[] =
     "         [--shape llama-3.2-1b (short for --model random:llama-3.2-1b)]\n"
     "         [--batch 1,2,4,8] [--context 128,512] [--prompt 128,512,2048] [--pairs 7]\n"
     "         [--starts: kernels at the points that searches start from, not the store's]\n"
+    "         [--points FILE: with decode, whole steps with what each line names, \"SLOT TEMPLATE\n"
+    "          NAME=value ... [; SLOT ...]\", against the points that searches start from]\n"
     "         [options of whet serve]\n";
 
 static int usage(const char *why)
@@ -59,6 +62,14 @@ static int parse_list(const char *text, int most, struct list *out)
     return out->n ? 0 : -1;
 }
 
+static int take_points(struct bench *b, struct err *e)
+{
+    b->starts = true;
+    if (strcmp(b->mode, "decode") != 0 || b->batch.n != 1 || b->context.n != 1)
+        return err_set(e, "--points is for decode with one --batch and one --context");
+    return b->json ? err_set(e, "--points writes no --json") : 0;
+}
+
 /* Takes our own flags out of argv; the rest is for config_parse. */
 static int own_flags(struct bench *b, int *argc, char **argv, struct err *e)
 {
@@ -81,21 +92,22 @@ static int own_flags(struct bench *b, int *argc, char **argv, struct err *e)
                 most = lists[k].most;
             }
         }
-        bool shape = strcmp(argv[i], "--shape") == 0;
+        const char **word = strcmp(argv[i], "--shape") == 0    ? &b->shape
+                            : strcmp(argv[i], "--json") == 0   ? &b->json
+                            : strcmp(argv[i], "--points") == 0 ? &b->points
+                                                               : NULL;
         if (strcmp(argv[i], "--starts") == 0) {
             b->starts = true;
             continue;
         }
-        if (!list && !shape && strcmp(argv[i], "--json") != 0) {
+        if (!list && !word) {
             argv[left++] = argv[i];
             continue;
         }
         if (++i == *argc)
             return err_set(e, "%s wants a value", argv[i - 1]);
-        if (shape)
-            b->shape = argv[i];
-        else if (!list)
-            b->json = argv[i];
+        if (word)
+            *word = argv[i];
         else if (parse_list(argv[i], most, list))
             return err_set(e,
                            "%s %s: want up to %d whole numbers from 1 to %d, with commas between",
@@ -103,7 +115,7 @@ static int own_flags(struct bench *b, int *argc, char **argv, struct err *e)
     }
     b->pairs = pairs.value[0];
     *argc = left;
-    return 0;
+    return b->points ? take_points(b, e) : 0;
 }
 
 static int largest(const struct list *l)
@@ -180,6 +192,14 @@ static bool add_starts(struct bench *b, int m, int context, int *all, struct err
     return n >= 0;
 }
 
+/* What the points of a file are measured against has its kernels in both tables. */
+static void copy_starts(struct bench *b)
+{
+    for (int i = 0; i < dispatch_slots(b->table[SET_EAGER]); i++)
+        dispatch_publish(b->table[SET_EAGER], dispatch_slot_at(b->table[SET_EAGER], i),
+                         dispatch_slot_at(b->table[SET_SPECIALIZED], i)->kernel);
+}
+
 /* In the slots of every prompt's steps, and of every batch and context; returns how many. */
 static int load_starts(struct bench *b, struct err *e)
 {
@@ -208,7 +228,7 @@ static int check_json(const struct bench *b, struct err *e)
 static int open_all(struct bench *b, const struct rank_place *place, struct err *e)
 {
     const struct kernel *eager[REGION_LOCAL];
-    if (check_json(b, e))
+    if (check_json(b, e) || bench_points_check(b, e))
         return -1;
     if (place->world > 1 && !(b->lead = lead_open(&b->config, place, e)))
         return -1;
@@ -229,21 +249,32 @@ static int open_all(struct bench *b, const struct rank_place *place, struct err 
     b->winners = b->starts ? load_starts(b, e)
                            : winners_load(&b->config, b->model, b->backend, b->ops,
                                           b->table[SET_SPECIALIZED], note_winner, NULL, e);
-    b->sets = b->winners > 0 ? SETS : 1;
+    b->sets = b->winners > 0 || b->points ? SETS : 1;
+    if (b->points && b->winners > 0)
+        copy_starts(b);
     return b->winners < 0 ? -1 : 0;
+}
+
+/* Eager into the slot of each table that holds this kernel, which nobody has then. */
+static void unload_winner(struct bench *b, int slot, const struct kernel *k)
+{
+    for (int s = 0; s < SETS; s++) {
+        struct slot *at = b->table[s] ? dispatch_slot_at(b->table[s], slot) : NULL;
+        if (at && at->kernel == k)
+            dispatch_publish(b->table[s], at, at->eager);
+    }
+    b->ops->unload(b->backend, (struct kernel *)k);
 }
 
 /* What loading put there is the table's owner's to unload. */
 static void unload_winners(struct bench *b)
 {
-    struct dispatch *d = b->table[SET_SPECIALIZED];
-    for (int i = 0; d && i < dispatch_slots(d); i++) {
-        struct slot *slot = dispatch_slot_at(d, i);
-        const struct kernel *k = slot->kernel;
-        if (k == slot->eager)
-            continue;
-        dispatch_publish(d, slot, slot->eager);
-        b->ops->unload(b->backend, (struct kernel *)k);
+    for (int s = 0; s < SETS; s++) {
+        for (int i = 0; b->table[s] && i < dispatch_slots(b->table[s]); i++) {
+            struct slot *slot = dispatch_slot_at(b->table[s], i);
+            if (slot->kernel != slot->eager)
+                unload_winner(b, i, slot->kernel);
+        }
     }
 }
 
@@ -291,6 +322,8 @@ static int measure(struct bench *b, struct err *e)
     static struct result result[RESULTS_MAX];
     int n = 0;
     bench_print_head(b);
+    if (b->points)
+        return bench_points(b, e);
     if ((decodes(b) && measure_decode(b, result, &n, e)) ||
         (prefills(b) && measure_prefill(b, result, &n, e)))
         return -1;
@@ -328,14 +361,15 @@ static int run(struct bench *b, int argc, char **argv)
     struct launched others = {0};
     struct err e = {""};
     int failed = check_ranks(b, &e) || launch_ranks(&b->config, argc, argv, &place, &others, &e);
-    if (!failed && place.rank > 0) {
-        failed = engine_follow(&b->config, &place, &e);
-    } else if (!failed) {
+    bool leads = !failed && place.rank == 0;
+    if (leads)
         failed = open_all(b, &place, &e) || measure(b, &e);
-        close_all(b);
-    }
-    if (failed)
+    else if (!failed)
+        failed = engine_follow(&b->config, &place, &e);
+    if (failed) /* before what may not come back where a device answers no more */
         fprintf(stderr, "whet bench: %s\n", e.msg);
+    if (leads)
+        close_all(b);
     launch_wait(&others);
     return !failed ? 0 : place.world > 1 ? RANKS_EXIT_LOST : 1;
 }

@@ -18,6 +18,7 @@
 
 #define SAMPLE_S 0.08
 #define WARM_UP_S 0.05 /* and at least two: graphs are captured, a device gets up to speed */
+#define GRAPH_S 1.0    /* no longer than that, if a graph of the set's kernels does not come */
 
 static const struct sampling greedy = {SAMPLING_NEUTRAL, .top_logprobs = -1};
 
@@ -188,18 +189,40 @@ static int sample(struct bench *b, struct feed *f, const struct work *w, enum se
     return 0;
 }
 
+/* The set's steps will run otherwise: with its own kernels, or as a graph. */
+static bool unlike(const struct step_report *r)
+{
+    return r->stood_in || r->uncaptured;
+}
+
 /* Seconds of one work, warm. */
 static int warm_up(struct bench *b, struct feed *f, const struct work *w, enum set set, double *one,
                    struct err *e)
 {
     double regions[REGION_NODES], passed = 0;
     int64_t launches[REGION_NODES];
-    for (int i = 0; i < 2 || passed < WARM_UP_S; i++) {
-        if (sample(b, f, w, set, 1, one, regions, launches, e))
-            return -1;
+    struct step_report report = {false};
+    int failed = 0;
+    f[0].step.report = &report;
+    for (int i = 0; !failed && (i < 2 || passed < (unlike(&report) ? GRAPH_S : WARM_UP_S)); i++) {
+        failed = sample(b, f, w, set, 1, one, regions, launches, e);
         passed += *one;
     }
-    return 0;
+    f[0].step.report = NULL;
+    return failed;
+}
+
+int bench_once(struct bench *b, const struct work *w, enum set set, struct err *e)
+{
+    double one, regions[REGION_NODES];
+    int64_t launches[REGION_NODES];
+    struct feed f[2];
+    for (int i = 0; i < 2; i++)
+        feed_open(&f[i], b, w->chunk ? w->chunk : w->sequences, w->sequences);
+    int failed = sample(b, f, w, set, 1, &one, regions, launches, e);
+    for (int i = 0; i < 2; i++)
+        feed_close(&f[i]);
+    return failed;
 }
 
 static void add_cost(struct region_cost *sum, const struct region_cost *c)
@@ -264,6 +287,8 @@ static void settle(const struct bench *b, double s[SETS][PAIRS_MAX],
     for (int p = 0; p < b->pairs; p++)
         ratio[p] = b->sets == SETS ? s[SET_EAGER][p] / s[SET_SPECIALIZED][p] : 1;
     out->gain = quantile(ratio, b->pairs, 0.5);
+    out->gain_low = quantile(ratio, b->pairs, 0.1);
+    out->gain_high = quantile(ratio, b->pairs, 0.9);
     for (int set = 0; set < b->sets; set++) {
         out->s[set] = quantile(s[set], b->pairs, 0.5);
         out->spread[set] =

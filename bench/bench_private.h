@@ -17,7 +17,8 @@ struct bench {
     const char *mode, *json; /* json: NULL for none */
     const char *shape;       /* --shape NAME: random weights of this shape, or NULL */
     struct list batch, context, prompt;
-    bool starts; /* kernels where searches start, instead of the store's winners */
+    bool starts;        /* kernels where searches start, instead of the store's winners */
+    const char *points; /* --points FILE, or NULL; with it, both tables hold such kernels */
     int pairs;
     struct config config;
     struct model *model;
@@ -51,6 +52,7 @@ struct result {
     int32_t tokens;               /* that one work feeds */
     double s[SETS], spread[SETS]; /* median; (90th - 10th percentile) / median */
     double gain;                  /* median over pairs of eager time / specialized time */
+    double gain_low, gain_high;   /* 10th and 90th percentile of it */
     double roofline_s, bytes;
     struct region_time region[REGION_NODES]; /* a span's: of the works that ran it as one */
 };
@@ -59,6 +61,15 @@ struct result {
 int bench_fill(struct bench *b, int32_t sequences, int32_t context, struct err *e);
 /* Interleaved A-B-A-B: b->pairs samples of each set. */
 int bench_measure(struct bench *b, const struct work *w, struct result *out, struct err *e);
+/* One work with a set, of which nothing is noted: kernels that left the tables run no more. */
+int bench_once(struct bench *b, const struct work *w, enum set set, struct err *e);
+
+/* bench_points.c: the kernels that the lines of b->points name against those in the tables, line by
+ * line, each on top of those that were kept. Prints what comes of them. -1: a step failed, or the
+ * file cannot be read; lines that cannot be measured are reported and skipped. */
+int bench_points(struct bench *b, struct err *e);
+/* Says beforehand whether the file can be read. */
+int bench_points_check(const struct bench *b, struct err *e);
 
 void bench_print_head(const struct bench *b);
 void bench_print_rates(const struct bench *b, const struct result *r, int n);

@@ -25,4 +25,27 @@ int starts_load(const struct config *c, const struct model *m, struct backend *b
                 void (*each)(void *ctx, const struct slot *slot, const struct kernel *k), void *ctx,
                 struct err *err);
 
+/* A kernel that somebody names: "SLOT TEMPLATE NAME=value ...", knobs left out at the template's
+ * defaults. */
+struct named_kernel {
+    struct slot *slot;
+    struct candidate *candidate; /* until it is loaded, or cannot be */
+    struct kernel *kernel;       /* loaded; the caller's to publish and to unload */
+    struct err why;              /* without the two: what is wrong with it */
+};
+
+struct starts;
+/* What kernels of that table are built with and where. NULL with a message: no store or no
+ * compiler. */
+struct starts *starts_open(const struct config *c, const struct model *m, struct backend *b,
+                           const struct backend_ops *ops, struct dispatch *d, struct err *err);
+void starts_close(struct starts *s);
+void starts_named(const struct starts *s, const char *text, struct named_kernel *out);
+/* Builds those that can be, as many at once as there are cores. */
+void starts_build(const struct starts *s, struct named_kernel *const *k, int n);
+/* Loads one, and builds it before if that was not done. -1: it has no kernel. */
+int starts_load_named(const struct starts *s, struct named_kernel *k);
+/* Gives back what named it; its kernel stays. */
+void starts_forget(struct named_kernel *k);
+
 #endif

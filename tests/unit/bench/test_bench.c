@@ -13,9 +13,10 @@
 #include "tests/unit/engine/golden.h"
 
 static char folder[] = "/tmp/whet-test-bench-XXXXXX";
-static char *model, *store, *json;
+static char *model, *store, *json, *points;
 
-/* Runs `whet bench` with words separated by spaces; %M, %S, %J: model, store, JSON file. */
+/* Runs `whet bench` with words separated by spaces; %M, %S, %J, %P: model, store, JSON file, file
+ * of points. */
 static int bench(const char *line)
 {
     static char buffer[512];
@@ -26,6 +27,7 @@ static int bench(const char *line)
         argv[argc++] = strcmp(w, "%M") == 0   ? model
                        : strcmp(w, "%S") == 0 ? store
                        : strcmp(w, "%J") == 0 ? json
+                       : strcmp(w, "%P") == 0 ? points
                                               : w;
     return bench_main(argc, argv);
 }
@@ -114,22 +116,90 @@ static void regions_add_up_to_no_more_than_the_step(void **state)
     cJSON_Delete(o);
 }
 
+/* Runs it with this descriptor in a file, which is returned, rewound. */
+static FILE *caught(int fd, const char *line, int status)
+{
+    FILE *to = tmpfile();
+    fflush(NULL);
+    int old = dup(fd), rc;
+    assert_non_null(to);
+    dup2(fileno(to), fd);
+    rc = bench(line);
+    fflush(NULL);
+    dup2(old, fd);
+    close(old);
+    assert_int_equal(rc, status);
+    rewind(to);
+    return to;
+}
+
 /* The first line of what a run that ends with this status says. */
 static const char *complaint(const char *line, int status)
 {
     static char text[300];
-    FILE *to = tmpfile();
-    int old = dup(STDERR_FILENO);
-    assert_non_null(to);
-    dup2(fileno(to), STDERR_FILENO);
-    assert_int_equal(bench(line), status);
-    fflush(stderr);
-    dup2(old, STDERR_FILENO);
-    close(old);
-    rewind(to);
-    assert_non_null(fgets(text, sizeof text, to));
-    fclose(to);
+    FILE *from = caught(STDERR_FILENO, line, status);
+    assert_non_null(fgets(text, sizeof text, from));
+    fclose(from);
     return text;
+}
+
+#define POINTS_OF "--model %M --store %S --threads 1 --pairs 1 --points %P "
+
+static void points_are_measured_line_by_line(void **state)
+{
+    static const struct {
+        const char *line, *says; /* NULL: it is measured */
+    } want[] = {
+        {"mlp_in/m1 mlp_in ROWS=2", NULL},
+        {"mlp_in/m1 mlp_in ROWS=1 ; mlp_out/m1 mlp_out ROWS=2", NULL}, /* the first may be kept */
+        {"mlp_in/m1 mlp_in ROWS=2", NULL},
+        {"mlp_in/m1 mlp_in PACK=1", "not legal: only Q8_0, Q4_0 and Q4_1 have panels"},
+        {"mlp_in/m1 mlp_in ROWS=77", "not legal: a knob has a value"},
+        {"mlp_in/m1 mlp_out", "the template is none for this slot"},
+        {"mlp_in/m1 mlp_in NONE=1", "template mlp_in has no knob NONE"},
+        {"mlp_in/m1 mlp_in ROWS", "cannot read \"ROWS\""},
+        {"mlp_in/m1 none", "there is no template \"none\""},
+        {"mlp_in/m7777 mlp_in", "there is no slot \"mlp_in/m7777\""},
+        {"mlp_in/m2 mlp_in", "is no slot of such steps"},
+        {"mlp_in/m1 mlp_in ; mlp_in/m1 mlp_in", "mlp_in/m1 is named twice"},
+    };
+    enum { LINES = sizeof want / sizeof *want };
+    int seen = 0;
+    char text[1000];
+    FILE *f = fopen(points, "w");
+    (void)state;
+    assert_non_null(f);
+    fprintf(f, "# what is to be measured\n\n");
+    for (int i = 0; i < LINES; i++)
+        fprintf(f, "%s # line %d\n", want[i].line, i);
+    fclose(f);
+    f = caught(STDOUT_FILENO, "decode --batch 1 --context 16 " POINTS_OF, 0);
+    while (fgets(text, sizeof text, f)) {
+        if (strncmp(text, "line ", 5) != 0)
+            continue;
+        assert_true(seen < LINES);
+        assert_int_equal(atoi(text + 5), seen + 3); /* behind a comment and an empty line */
+        assert_non_null(strstr(text, want[seen].line));
+        assert_non_null(strstr(text, want[seen].says ? "skipped: " : " us "));
+        assert_true(!want[seen].says || strstr(text, want[seen].says));
+        seen++;
+    }
+    fclose(f);
+    assert_int_equal(seen, LINES);
+}
+
+static void points_are_for_one_kind_of_step(void **state)
+{
+    (void)state;
+    assert_int_equal(bench("decode --batch 1,2 --context 16 " POINTS_OF), 2);
+    assert_int_equal(bench("decode --batch 1 --context 16,20 " POINTS_OF), 2);
+    assert_int_equal(bench("decode " POINTS_OF), 2);
+    assert_int_equal(bench("step --batch 1 --context 16 " POINTS_OF), 2);
+    assert_int_equal(bench("decode --batch 1 --context 16 --json %J " POINTS_OF), 2);
+    assert_non_null(strstr(complaint("decode --model /nowhere.gguf --batch 1 --context 16 "
+                                     "--points /nowhere/points",
+                                     1),
+                           "--points /nowhere/points: cannot be read"));
 }
 
 static void wrong_usage_and_failures_have_their_exit_codes(void **state)
@@ -176,6 +246,7 @@ static int make_folder(void **state)
     model = golden_path("tiny-llama.gguf");
     store = xasprintf("%s/store.db", folder);
     json = xasprintf("%s/out.json", folder);
+    points = xasprintf("%s/points", folder);
     return 0;
 }
 
@@ -188,6 +259,7 @@ static int remove_folder(void **state)
     free(model);
     free(store);
     free(json);
+    free(points);
     return failed;
 }
 
@@ -197,6 +269,8 @@ int main(void)
         cmocka_unit_test(decode_reports_every_batch_and_context),
         cmocka_unit_test(prefill_reports_every_prompt),
         cmocka_unit_test(regions_add_up_to_no_more_than_the_step),
+        cmocka_unit_test(points_are_measured_line_by_line),
+        cmocka_unit_test(points_are_for_one_kind_of_step),
         cmocka_unit_test(wrong_usage_and_failures_have_their_exit_codes),
         cmocka_unit_test(wrong_usage_is_told_which_flag_and_value),
     };
