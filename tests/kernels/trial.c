@@ -141,10 +141,14 @@ static double slack(const struct trial *tr)
 
 /* How many times the eager kernel's error is allowed. Softmax of scores in the tens of thousands
  * turns their last bits into large errors, which of two orders of summation is luckier being
- * chance: there only gross differences count. */
-static double factor(const struct trial *tr, enum fill fill)
+ * chance: there only gross differences count. Up to 16 rows eager sums in 16 lanes, as it does not
+ * in the slots of kernels that add up many short sums. */
+static double factor(const struct trial *tr, enum fill fill, int32_t rows)
 {
     bool steep = fill == FILL_LARGE || fill == FILL_OUTLIER;
+    bool wide = tr->t->region != REGION_ATTN && strstr(tr->t->file, "_wide");
+    if (wide && rows <= 16 && knob_value(tr, ROLE_CHUNK, 0) == 8)
+        return 4;
     if (tr->t->region == REGION_ATTN && fill == FILL_SHIFTED)
         return 4; /* scores near 20000, where neighbouring floats are 2e-3 apart */
     return tr->t->region == REGION_ATTN && steep ? 64 : 2;
@@ -166,7 +170,7 @@ static int compare_outputs(const struct trial *tr, enum fill fill, const float *
             theirs.max = fmax(theirs.max, b.max);
             theirs.rms = fmax(theirs.rms, b.rms);
         }
-        double most = slack(tr), k = factor(tr, fill);
+        double most = slack(tr), k = factor(tr, fill, rows);
         if (getenv("WHET_KERNEL_VERBOSE"))
             printf("      output %d: max %.2e rms %.2e, eager %.2e %.2e\n", i, worst.max, worst.rms,
                    theirs.max, theirs.rms);
