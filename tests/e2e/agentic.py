@@ -12,6 +12,8 @@ from pathlib import Path
 
 import requests
 
+import pytest
+
 from conftest import ROOT
 
 KEY = {"authorization": "Bearer boss"}
@@ -65,16 +67,15 @@ def text(**parts):
     return KERNEL % {"top": "", "start": "", "inner": "", "end": "", "ahead": 8192, **parts}
 
 
-def fast_text():
-    """A right text that is faster than eager whatever an executor's hand-over costs: with VNNI one that
-    a language model wrote in 2026 (2.4 times eager), elsewhere KERNEL, which gains less."""
+def has_vnni():
     flags = re.search(r"^flags\s*:(.*)", Path("/proc/cpuinfo").read_text(), re.M)
-    if flags and "avx512_vnni" in flags.group(1).split():
-        return (ROOT / "tests/golden/agentic/mlp_in_vnni.c").read_text()
-    return text()
+    return bool(flags) and "avx512_vnni" in flags.group(1).split()
 
 
-FAST = fast_text()
+# A right text that is faster than eager whatever an executor's hand-over costs: with VNNI one that a
+# language model wrote in 2026 (2.4 times eager). Elsewhere there is none yet: on a Zen 3 KERNEL has
+# 0.90 to 0.95 times eager's speed behind the hand-over (until_published() skips).
+FAST = (ROOT / "tests/golden/agentic/mlp_in_vnni.c").read_text() if has_vnni() else text()
 
 
 class Model:
@@ -251,6 +252,8 @@ def decided(s, source=None):
 def until_published(begin, source=None):
     """What begin(n) started, once the good text serves. Who is faster is no matter of right and wrong:
     where a busy machine decides against it, everything begins anew."""
+    if not has_vnni():
+        pytest.skip("no text here is faster than eager without VNNI")
     for n in range(8):
         w = begin(n)
         try:
