@@ -189,8 +189,11 @@ static void try_promoted(struct tuner *t, const struct slot *slot)
     }
     bool waits = true;
     double left = left_s(t), share = left / t->slots;
-    for (int i = 0; i < TRIES_MOST && waits && (i == 0 || left - left_s(t) < share); i++)
+    for (int i = 0; i < TRIES_MOST && waits; i++) {
+        if (i > 0 && (over(t) || left - left_s(t) >= share))
+            break;
         waits = session_promote(t->session, slot); /* once, however short the time */
+    }
     replay_stop(t->replay);
     t->replay = NULL;
 }

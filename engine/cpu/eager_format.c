@@ -22,11 +22,7 @@
 /* The half-precision number at `src`. */
 INLINE float half_float(const uint8_t *src)
 {
-#if defined(__F16C__)
-    return _cvtsh_ss(VEC_LOAD(uint16_t, src));
-#else
     return eager_half[VEC_LOAD(uint16_t, src)];
-#endif
 }
 
 /* ---- decoders ------------------------------------------------------------------------------- */

@@ -72,8 +72,8 @@ static double isa_speed(int isa, int digits, int parts)
     static const double int8[] = {1, 2, 1, 4, 16, 1, 4, 8}; /* products against those of floats */
     const int most = sizeof f32 / sizeof *f32 - 1;
     int i = isa < 0 ? 0 : isa > most ? most : isa;
-    if (digits > 0 &&
-        int8[i] > 1) /* 64 a VNNI instruction, 1024 an AMX one, 32 two of AVX2; ARM: 16, 32 */
+    /* 64 products a VNNI instruction, 1024 an AMX one, 32 two of AVX2; ARM: 16 and 32 */
+    if (digits > 0 && int8[i] > 1)
         return int8[i] / digits;
     if (parts > 0 && i == 4) /* bf16 products, an activation in parts */
         return 8.0 / parts;

@@ -186,7 +186,7 @@ static void try_template(const struct template *t, int spread, uint32_t *z)
             if (ms[m] < t->m_min || ms[m] > t->m_max || (ms[m] >= 32 && s >= NARROW_ONLY) ||
                 (ms[m] > 1 && s >= ONE_ONLY))
                 continue;
-            if (spread > 1 || ms[m] == 1 || turn)
+            if (spread > 1 || ms[m] == 1 || ms[m] > 32 || turn)
                 try_start(t, &f);
             if (ms[m] > 64 && strcmp(t->file, "brick_wide") == 0)
                 try_e4m3(t, f);
