@@ -73,6 +73,10 @@ def test_a_name_of_no_file_and_a_source_that_nobody_builds_are_found(tmp_path):
                                             "#define PLAN_ALL(x) x\n",
                      "engine/plan.c": "/* see specializer/gone.h, and kernels/<file>.def */\n",
                      "engine/orphan.c": "int x;\n", "kernels/cpu/new.def": "",
+                     "kernels/templates_cuda.def": "TEMPLATE(a_out, REGION_MLP_OUT, a, 1, 4, \"\")\n"
+                                                   "TEMPLATE(b_out, REGION_MLP_OUT, b, 1, 4, \"\")\n"
+                                                   "LIBRARY(lt_out, REGION_MLP_OUT, lt, 1, 4, \"\")\n",
+                     "kernels/README.md": "a\n\n## Templates\n\n| `b.cu` |\n\n## Else\n\n`lt.def`\n",
                      "tests/kernels/test_bad.c":
                      '    {"sleeps", OUT},\n    {"forks", OUT},\n    {"good_one", OUT},\n',
                      "docs/specializer.md": "`sleeps`\n",
@@ -85,10 +89,12 @@ def test_a_name_of_no_file_and_a_source_that_nobody_builds_are_found(tmp_path):
         "README.md names engine/gone.c, which is not there",
         "README.md names life.h, which is not there",
         "README.md names scripts/nothing, which is not there",
+        "a.cu of kernels/templates_cuda.def is not in the templates' table of kernels/README.md",
         "engine/orphan.c is in no meson.build",
         "engine/plan.c names specializer/gone.h, which is not there",
         "forks of tests/kernels/test_bad.c is not in docs/specializer.md",
         "kernels/cpu/new.def is in no meson.build",
+        "lt.def of kernels/templates_cuda.def is not in the templates' table of kernels/README.md",
         "tests/kernels/bad/lies.c has no row in tests/kernels/test_bad.c"]
 
 
