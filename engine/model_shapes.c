@@ -164,6 +164,17 @@ static int unknown(const char *name, struct err *err)
     return err_set(err, "random:%s is not known; there are %s", name, known);
 }
 
+static int unknown_format(const char *name, struct err *err)
+{
+    char known[DTYPE_COUNT * 16] = "";
+    for (int t = 0; t < DTYPE_COUNT; t++) {
+        strcat(known, t ? ", " : "");
+        strcat(known, dtype_name((enum dtype)t));
+    }
+    return err_set(err, "random:%s: the format after the name is not known; there are %s", name,
+                   known);
+}
+
 /* What a name says. */
 struct named {
     const struct model_shape *whole;
@@ -201,13 +212,7 @@ static int read_name(const char *path, struct named *n, struct err *err)
         return unknown(name, err);
     if (read_ranks(name, n, err))
         return -1;
-    if (n->type == DTYPE_COUNT)
-        return err_set(err,
-                       "random:%s: the format after the name is not known; there are bf16, f16, "
-                       "f32, q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, "
-                       "iq4_xs, mxfp4 and f8",
-                       name);
-    return 0;
+    return n->type == DTYPE_COUNT ? unknown_format(name, err) : 0;
 }
 
 int model_named_shape(const char *path, struct model_shape *shape, struct shard *cut,

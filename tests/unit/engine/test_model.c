@@ -405,6 +405,8 @@ static void a_random_model_may_have_a_format(void **state)
     assert_int_equal(model_random_type("random:tiny:q9"), DTYPE_COUNT);
     assert_null(model_open("random:tiny:q9", true, NULL, NULL, &err));
     assert_non_null(strstr(err.msg, "random:tiny:q9: the format after the name is not known"));
+    for (int t = 0; t < DTYPE_COUNT; t++)
+        assert_non_null(strstr(err.msg, dtype_name((enum dtype)t)));
     assert_null(model_open("random:tiny:q4_k", true, NULL, NULL, &err)); /* rows of 128 */
     assert_non_null(strstr(err.msg, "not whole blocks of Q4_K"));
     assert_null(model_open("random:tin:q8_0", true, NULL, NULL, &err));
