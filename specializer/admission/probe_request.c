@@ -20,7 +20,6 @@ enum { REQUEST_MAX = 1 << 20 };
 static const char *const precision_text[PRECISION_COUNT] = {"f32", "bf16", "int8", "e4m3"};
 static const char *const depth_text[] = {"full", "short", "whole", "end"};
 static const char *const verdict_text[] = {"pass", "refuse", "error"};
-
 static const char *const machine_text[] = {"cpu", "cuda"};
 
 /* The numbers of a shape, in one table for writing and reading. */
@@ -88,13 +87,15 @@ static bool read_shape(const cJSON *j, struct model_shape *s)
     return arch_known((int32_t)s->arch);
 }
 
-static int choice(const char *value, const char *const *text, int n)
+static int choice_of(const char *value, const char *const *text, int n)
 {
     for (int i = 0; value && i < n; i++)
         if (strcmp(value, text[i]) == 0)
             return i;
     return -1;
 }
+/* The place of `value` in a table of words, or -1. */
+#define CHOICE(value, table) choice_of(value, table, (int)(sizeof(table) / sizeof *(table)))
 
 int probe_request_write(const struct probe_request *q, const char *path, struct err *err)
 {
@@ -187,9 +188,9 @@ static const char *read_fields(struct probe_request *q, const cJSON *j)
     const char *region = string_of(j, "region");
     int r = region ? region_parse(region) : -1;
     enum numerics numerics;
-    int depth = choice(string_of(j, "depth"), depth_text, 4);
-    int precision = choice(string_of(j, "precision"), precision_text, PRECISION_COUNT);
-    int machine = choice(string_of(j, "machine"), machine_text, 2);
+    int depth = CHOICE(string_of(j, "depth"), depth_text);
+    int precision = CHOICE(string_of(j, "precision"), precision_text);
+    int machine = CHOICE(string_of(j, "machine"), machine_text);
     const cJSON *seed = cJSON_GetObjectItemCaseSensitive(j, "seed");
     if (machine < 0)
         return "machine";
@@ -311,7 +312,7 @@ int probe_answer_parse(struct probe_answer *a, const char *text)
 {
     memset(a, 0, sizeof *a);
     cJSON *j = cJSON_Parse(text);
-    int verdict = choice(string_of(j, "verdict"), verdict_text, 3);
+    int verdict = CHOICE(string_of(j, "verdict"), verdict_text);
     struct number n[NUMBERS];
     numbers_of(a, n);
     for (int i = 0; i < NUMBERS; i++) {
