@@ -127,7 +127,7 @@ static inline const struct kernel *slot_kernel_with(const struct overrides *o, c
     return slot_kernel(s);
 }
 
-/* How often that brought another kernel into a slot. Any thread. */
+/* How often a publish or a withdrawal put another kernel into a slot. Any thread. */
 uint64_t dispatch_swaps(const struct dispatch *d);
 
 /* Engine thread: a step boundary; and whether the engine is about to wait for work. */

@@ -15,17 +15,17 @@
 #include "engine/model.h"
 
 /* A plan of several ranks has two kinds of nodes more, which put together what the region before
- * them left on each rank.
- *   reduce  (kernels/args.h) the residual stream out of all ranks' attn_out or mlp_out, which add
- * no residual there: it does gather  logits of all tokens, out of each rank's rows of the head. No
- * slot and no kernel, but a collective (collective.h) */
+ * them left on each rank: reduce (kernels/args.h) sums all ranks' attn_out or mlp_out and adds the
+ * residual, which these leave out there; gather joins the logits that each rank has for its rows of
+ * the head. Gather has no slot and no kernel, but a collective (collective.h).
+ */
 enum { REGION_GATHER = REGION_NODES, REGION_PLANNED };
 
 /* What holds of a region whatever the model's shape. */
 struct region_info {
     const char *name;
-    bool once;    /* once a step, as layer 0; the others once in every layer */
-    bool twice;   /* or twice */
+    bool once;    /* runs once a step, as layer 0; without it, once in every layer */
+    bool twice;   /* runs twice in every layer: reduce */
     bool rows;    /* runs on the rows that need logits, and not at all where there are none */
     bool matrix;  /* reads weights that an earlier kernel may fetch ahead */
     int8_t x, y;  /* which of the two buffers of the residual stream it reads, and which it writes;
@@ -49,7 +49,7 @@ int32_t region_m(enum region r, int32_t m, int32_t rows);
 struct plan_node {
     enum region region; /* or REGION_GATHER */
     int32_t layer;      /* 0 for embed and head */
-    enum region of;     /* of reduce and gather: whose results they put together; else itself */
+    enum region of;     /* reduce and gather: the region whose results they join; else itself */
 };
 
 /* Whether r is a span that steps of m tokens may have a kernel for. */

@@ -8,9 +8,8 @@
  *   Q5_K { the same, and before q u8 high[32]: bit j of high[i % 32] is the fifth of q[i] }
  *   Q6_K { u8 low[128], high[64]; i8 s[16]; f16 d; }         w = (d s_j) (q - 32),       j = i / 16
  *   Q2_K { u8 s[16]; q2 q[256]; f16 d, dmin; }   w = (d (s_j & 15)) q - dmin (s_j >> 4), j = i / 16
- *   Q3_K { u8 third[32]; q2 q[256]; u8 s[12]; f16 d; }  w = (d (s_j - 32)) (q - 4),       j = i /
- * 16 IQ4_XS { f16 d; u16 high; u8 low[4]; nibble q[256]; }  w = (d (s_j - 32)) table[q],  j = i /
- * 32
+ *   Q3_K { u8 third[32]; q2 q[256]; u8 s[12]; f16 d; }  w = (d (s_j - 32)) (q - 4),   j = i / 16
+ *   IQ4_XS { f16 d; u16 high; u8 low[4]; nibble q[256]; } w = (d (s_j - 32)) table[q], j = i / 32
  *
  * IQ4_NL and IQ4_XS look their four bits up in a table of 16 numbers; MXFP4 (OCP Microscaling
  * Formats 1.0) is a float of four bits, s eem, and a power of two for 32 of them.

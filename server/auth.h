@@ -3,7 +3,8 @@
  *
  * Keys come from files: one a line, with `name=NAME` after it if the key is to have one (keys of
  * the same name are one client); # starts a comment. They are compared in constant time against
- * every key there is. auth_load() is also the reload: on failure the old keys and limits stay.
+ * every key there is. auth_load() is also the reload: on failure the old keys and limits stay. Loop
+ * thread.
  */
 #ifndef WHET_SERVER_AUTH_H
 #define WHET_SERVER_AUTH_H
@@ -37,12 +38,13 @@ struct auth {
 };
 
 enum access {
-    ACCESS_OPEN,    /* /health, /ready, /version */
+    ACCESS_OPEN,    /* everybody */
     ACCESS_USER,    /* a key if keys are configured */
     ACCESS_METRICS, /* open or USER, by server.metrics_open */
     ACCESS_ADMIN,   /* the admin key; refused if none is configured */
 };
 
+/* Reads the files that the options name. 0, or -1 with a message naming the file and line. */
 int auth_load(struct auth *a, const struct config *c, struct err *err);
 void auth_free(struct auth *a);
 

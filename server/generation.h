@@ -100,7 +100,8 @@ void generation_too_large(struct generation *g, uint64_t max);
 /* The client left: what takes long should stop. Any thread. */
 bool generation_cancelled(const struct generation *g);
 
-/* ---- all of them; loop.c ---- */
+/* All generations of the server, for loop.c: what came from the engine; keep-alives of silent
+ * streams; the end of the drain time. */
 void generations_deliver(struct server *s);
 void generations_sweep(struct server *s, int64_t now);
 void generations_cancel(struct server *s);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* step.c - what the engine calls: one step, from the arrays of the batch to sampled tokens.
  *
- *   start:  choose kernels -> fill the block -> graph, or copy it and launch its kernels -> sample,
- * copy back wait:   for the copy; read the tokens out of it
+ * - start: choose kernels -> fill the block -> graph, or copy it and launch its kernels -> sample,
+ *   copy back
+ * - wait: for the copy; read the tokens out of it
  *
  * Everything of a start is queued on one stream, so the next step can be started before this one is
  * waited for: it reads what this one drew where it lies, in b->best. What the host writes for a

@@ -5,14 +5,15 @@
  * least two of every family are measured before a family is given up, because a ranking that is
  * wrong about a family is wrong about all of it. A batch is filled in this order:
  *
- *   winners of neighbouring slots   shapes that are close like close kernels
- *   what a language model named     as many as its earlier picks have earned (advice_budget.h);
- * what the cost model thinks absurd comes last, one in twenty samples two of every leading family
- * those that look best first two of the other families       not in the first batch, and a third of
- * one at most steps of one knob               from the two fastest points known, a third of the
- * batch the most hopeful                shortest time that is still likely (UCB): prediction and
- * doubt of the cost model, so an unknown family is worth a look and a known slow one is not
- *   anything                        advice may name only part of a space
+ * - winners of neighbouring slots: shapes that are close like close kernels
+ * - what a language model named: as many as its earlier picks have earned (advice_budget.h); what
+ *   the cost model thinks absurd comes last, one in twenty samples
+ * - two of every leading family, those that look best first
+ * - two of the other families: not in the first batch, and a third of one at most
+ * - steps of one knob from the two fastest points known: a third of the batch
+ * - the most hopeful: shortest time that is still likely (UCB), by prediction and doubt of the cost
+ *   model, so an unknown family is worth a look and a known slow one is not
+ * - anything: advice may name only part of a space
  *
  * The first batch of a cold search is a short one: what it teaches, and a reply that came
  * meanwhile, are worth more than its last points.
