@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* eager_format.c - reading stored weights: one decoder a format, two loops over each.
  *
- * decode_x() turns one block into sets of 16 lanes with the arithmetic of dequant_row(): products
- * of an 11-bit scale and a small integer are exact, so d q + m is one rounding whether or not the
- * multiply is fused. FORMAT() makes from it
+ * decode_<format>() turns one block into sets of 16 lanes with the arithmetic of dequant_row():
+ * products of an 11-bit scale and a small integer are exact, so d q + m is one rounding whether or
+ * not the multiply is fused. FORMAT() makes from it
  *
- *   expand_x   a row to floats: panels for BLAS, row blocks that several tokens share
- *   dot_x      four rows against one x without leaving registers: decode. Four, because one chain
- *              of fused multiply-adds would wait for itself (4 cycles a step)
+ * - expand_<format>(), a row to floats: panels for BLAS, row blocks that several tokens share
+ * - dot_<format>(), four rows against one x without leaving registers: decode. Four, because one
+ *   chain of fused multiply-adds would wait for itself (4 cycles a step)
  *
  * Plain formats are read as blocks of 16 values, with a scalar tail.
  */

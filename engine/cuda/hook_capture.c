@@ -41,7 +41,7 @@ static int fetch_halfs(const void *from, int64_t at, int64_t n, float **to, stru
 }
 
 /* Copies the pages into spare memory in one launch; from there the specializer's thread fetches
- * them (capture_fetch), because the bus takes longer than a step. */
+ * them (hook_fetch()), because the bus takes longer than a step. */
 static int gather_pages(struct walk *w, const struct capture *c, const int32_t *number,
                         const int32_t *place, struct err *e)
 {

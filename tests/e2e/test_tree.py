@@ -71,7 +71,8 @@ def test_a_name_of_no_file_and_a_source_that_nobody_builds_are_found(tmp_path):
                      "engine/meson.build": "files('plan.c', 'plan_order.c')\n",
                      "engine/plan_order.c": "static int *plan_walk(int x)\n{\n    plan_gone();\n}\n"
                                             "#define PLAN_ALL(x) x\n",
-                     "engine/plan.c": "/* see specializer/gone.h, and kernels/<file>.def */\n",
+                     "engine/plan.c": "/* see specializer/gone.h, and kernels/<file>.def:\n"
+                                       " * plan_walk() or plan_lost() */\n",
                      "engine/orphan.c": "int x;\n", "kernels/cpu/new.def": "",
                      "kernels/templates_cuda.def": "TEMPLATE(a_out, REGION_MLP_OUT, a, 1, 4, \"\")\n"
                                                    "TEMPLATE(b_out, REGION_MLP_OUT, b, 1, 4, \"\")\n"
@@ -91,6 +92,7 @@ def test_a_name_of_no_file_and_a_source_that_nobody_builds_are_found(tmp_path):
         "README.md names scripts/nothing, which is not there",
         "a.cu of kernels/templates_cuda.def is not in the templates' table of kernels/README.md",
         "engine/orphan.c is in no meson.build",
+        "engine/plan.c names plan_lost(), which is not there",
         "engine/plan.c names specializer/gone.h, which is not there",
         "forks of tests/kernels/test_bad.c is not in docs/specializer.md",
         "kernels/cpu/new.def is in no meson.build",
