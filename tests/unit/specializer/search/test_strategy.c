@@ -347,6 +347,36 @@ static void strategies_are_found_by_name(void **unused)
     assert_null(strategy_find("clairvoyant"));
 }
 
+/* What operators may ask for is in this program, and was looked at by the tests above. */
+static void every_choice_of_the_option_is_a_strategy(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *name, *choices;
+    } options[] = {
+#define SECTION(section, help)
+#define OPT_STR(section, name, def, help)
+#define OPT_INT(section, name, def, lo, hi, help)
+#define OPT_NUM(section, name, def, lo, hi, help)
+#define OPT_BOOL(section, name, def, help)
+#define OPT_ENUM(section, name, def, choices, help) {#section "." #name, choices},
+#include "config/options.def"
+    };
+    size_t o = 0;
+    while (strcmp(options[o].name, "specializer.strategy") != 0)
+        o++;
+    char *words = xstrdup(options[o].choices), *rest = words, *word;
+    while ((word = strtok_r(rest, "|", &rest))) {
+        const struct strategy *s = strategy_find(word);
+        bool tested = s == &strategy_agentic; /* which proposes no points */
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+            tested |= s == all[i];
+        if (!s || !tested)
+            fail_msg("%s is %s", word, s ? "not in this test" : "no strategy");
+    }
+    free(words);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -361,6 +391,7 @@ int main(void)
         cmocka_unit_test(evolution_needs_less_than_half_of_the_samples_of_chance),
         cmocka_unit_test(search_forgets_what_was_never_decided),
         cmocka_unit_test(strategies_are_found_by_name),
+        cmocka_unit_test(every_choice_of_the_option_is_a_strategy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
