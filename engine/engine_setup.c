@@ -213,14 +213,10 @@ static void describe_model(struct engine *e)
 
 /* ---- up and down --------------------------------------------------------------------------- */
 
-int engine_setup(struct engine *e, const struct engine_parts *parts, struct err *err)
+/* The model, a draft model's too, and what is known once they are there. */
+static int open_models(struct engine *e, const struct engine_parts *parts, struct err *err)
 {
-    struct engine_options *o = &e->options;
-    int64_t start = clock_ns();
-    e->ops = parts->ops;
-    e->model = parts->model;
-    if (parts->place.world > 1 && engine_ranks_open(e, &parts->place, err))
-        return -1;
+    const struct engine_options *o = &e->options;
     engine_say(e, 0, "opening %s", o->model);
     if (!e->model && e->ranks)
         e->model = engine_ranks_model(e, on_progress, err);
@@ -235,7 +231,19 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
     describe_model(e);
     collect_stops(e);
     log_info("engine", "model %s: %s", e->info.model_name, e->info.description);
+    return 0;
+}
 
+int engine_setup(struct engine *e, const struct engine_parts *parts, struct err *err)
+{
+    struct engine_options *o = &e->options;
+    int64_t start = clock_ns();
+    e->ops = parts->ops;
+    e->model = parts->model;
+    if (parts->place.world > 1 && engine_ranks_open(e, &parts->place, err))
+        return -1;
+    if (open_models(e, parts, err))
+        return -1;
     engine_say(e, 0.9, "preparing the backend");
     struct backend_options b = {.threads = o->threads,
                                 .pack_bytes = o->pack_bytes,
