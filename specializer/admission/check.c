@@ -17,6 +17,7 @@
  */
 #include "specializer/admission/check.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,20 +63,26 @@ static int check_facts(struct check *k, struct err *err)
     return 0;
 }
 
-/* The passes in order, and how large the team is in each: the real size, and 1, 2 and 3. */
-static const int pass_order[CASE_RUNS] = {0, 1, 2, 2, 2, 2, 2, 2, 2, 3, 3};
+/* The runs of a case in order: the pass that each belongs to, and its team (0: the real size). */
+static const struct {
+    int8_t pass, team;
+} case_run[CASE_RUNS] = {{0, 0}, {1, 2}, {2, 0}, {2, 0}, {2, 0}, {2, 0},
+                         {2, 0}, {2, 0}, {2, 0}, {3, 1}, {3, 3}};
+enum { LARGEST_OF_THESE = 3 };
 
-static void team_sizes(const struct check *k, int32_t size[CASE_RUNS])
+static int32_t team_real(const struct check *k)
 {
-    int32_t real = k->q->threads < RUNNER_TEAM_MAX ? k->q->threads : RUNNER_TEAM_MAX;
-    int32_t all[CASE_RUNS] = {real, 2, real, real, real, real, real, real, real, 1, 3};
-    memcpy(size, all, sizeof all);
+    return k->q->threads < RUNNER_TEAM_MAX ? k->q->threads : RUNNER_TEAM_MAX;
+}
+
+static int32_t team_of(const struct check *k, int run)
+{
+    return case_run[run].team ? case_run[run].team : team_real(k);
 }
 
 static int32_t team_most(const struct check *k)
 {
-    return k->q->threads > 3 ? (k->q->threads < RUNNER_TEAM_MAX ? k->q->threads : RUNNER_TEAM_MAX)
-                             : 3;
+    return team_real(k) > LARGEST_OF_THESE ? team_real(k) : LARGEST_OF_THESE;
 }
 
 static double watchdog(const struct check *k)
@@ -115,8 +122,6 @@ static int learn_facts(struct check *k, struct err *err)
 {
     open_case(k, 0);
     int64_t most = 0;
-    int32_t size[CASE_RUNS];
-    team_sizes(k, size);
     struct runner *r = open_runner(k, err);
     int rc = r ? 0 : -1;
     if (r) {
@@ -126,7 +131,7 @@ static int learn_facts(struct check *k, struct err *err)
     }
     for (int32_t i = 0; rc == 0 && i < k->plans; i++) {
         for (int t = 0; rc == 0 && t < CASE_RUNS; t++) {
-            int64_t bytes = runner_scratch(r, k->plan[i].shape.m, size[t], err);
+            int64_t bytes = runner_scratch(r, k->plan[i].shape.m, team_of(k, t), err);
             most = bytes > most ? bytes : most;
             rc = bytes < 0 ? -1 : 0;
         }
@@ -231,6 +236,7 @@ static int kept_run(struct check *k, int32_t at, int32_t content, const struct r
                     struct err *err)
 {
     struct test_case *s = &k->test_case[at];
+    assert(s->runs < RUNS);
     if (one_run(k, at, content, call, &s->run[s->runs], err) != 0)
         return -1;
     s->last = s->runs++;
@@ -283,13 +289,11 @@ static bool long_runs(const struct check *k)
 
 static int run_group(struct check *k, struct err *err)
 {
-    int32_t size[CASE_RUNS];
-    team_sizes(k, size);
     k->runner = open_runner(k, err);
     int rc = k->runner ? 0 : -1;
     for (int i = 0; rc == 0 && i < CASE_RUNS; i++)
-        if (i < LONG_CASE_RUNS || pass_order[i] != 2 || !long_runs(k))
-            rc = one_pass(k, pass_order[i], size[i], err);
+        if (i < LONG_CASE_RUNS || case_run[i].pass != 2 || !long_runs(k))
+            rc = one_pass(k, case_run[i].pass, team_of(k, i), err);
     for (int32_t i = 0; rc == 0 && i < k->n; i++)
         rc = check_survival(&k->test_case[i], err);
     runner_close(k->runner);

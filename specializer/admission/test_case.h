@@ -11,6 +11,8 @@
 #include "engine/cpu/guarded.h"
 #include "specializer/admission/check.h"
 
+/* The most outputs that a region has (q, k, v), and the runs of a case whose outputs are kept: all
+ * of check.c's but the repetitions of the first. */
 enum { OUTPUTS = 3, RUNS = 4 };
 /* Multiply-adds that the oracle may spend on one input of a case. */
 static const double work_a_case = 4e7;
