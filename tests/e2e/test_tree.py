@@ -68,12 +68,13 @@ def test_a_guard_of_another_name_is_found_and_renamed(tmp_path):
 def test_a_name_of_no_file_and_a_source_that_nobody_builds_are_found(tmp_path):
     plant(tmp_path, {"README.md": "`engine/plan.c`, `engine/gone.c`, `life.h`, `scripts/nothing`\n",
                      "ARCHITECTURE.md": "`plan_walk()`, `PLAN_ALL()`, `plan_gone()`\n",
-                     "engine/meson.build": "files('plan.c', 'plan_order.c')\n",
+                     "engine/meson.build": "files('plan.c', 'plan_order.c', 'rows.h')\n",
                      "engine/plan_order.c": "static int *plan_walk(int x)\n{\n    plan_gone();\n}\n"
                                             "#define PLAN_ALL(x) x\n",
                      "engine/plan.c": "/* see specializer/gone.h, and kernels/<file>.def:\n"
                                        " * plan_walk() or plan_lost() */\n",
-                     "engine/orphan.c": "int x;\n", "kernels/cpu/new.def": "",
+                     "engine/orphan.c": "int x;\n", "kernels/cpu/new.def": "KNOB(ROWS, ROWS, 1, V(1))\nKNOB(LOST, DEAL, 0, V(0))\n",
+                     "kernels/cpu/lib/rows.h": "int rows = ROWS; /* not LOST */\n",
                      "kernels/templates_cuda.def": "TEMPLATE(a_out, REGION_MLP_OUT, a, 1, 4, \"\")\n"
                                                    "TEMPLATE(b_out, REGION_MLP_OUT, b, 1, 4, \"\")\n"
                                                    "LIBRARY(lt_out, REGION_MLP_OUT, lt, 1, 4, \"\")\n",
@@ -96,6 +97,7 @@ def test_a_name_of_no_file_and_a_source_that_nobody_builds_are_found(tmp_path):
         "engine/plan.c names specializer/gone.h, which is not there",
         "forks of tests/kernels/test_bad.c is not in docs/specializer.md",
         "kernels/cpu/new.def is in no meson.build",
+        "kernels/cpu/new.def: nothing reads the knob LOST",
         "lt.def of kernels/templates_cuda.def is not in the templates' table of kernels/README.md",
         "tests/kernels/bad/lies.c has no row in tests/kernels/test_bad.c"]
 

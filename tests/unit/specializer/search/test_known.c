@@ -203,12 +203,13 @@ static void every_row_of_the_program_is_a_legal_point(void **state)
 {
     (void)state;
     struct known *k = xcalloc(1, sizeof *k);
-    int texts = 0;
+    int texts = 0, left_out = 0;
     for (int i = 0; i < kernel_source_count; i++)
         if (strncmp(kernel_sources[i].name, "known/", 6) == 0) {
-            assert_int_equal(known_add(k, kernel_sources[i].name, kernel_sources[i].text), 0);
+            left_out += known_add(k, kernel_sources[i].name, kernel_sources[i].text);
             texts++;
         }
+    assert_int_equal(left_out, 0); /* the log says which, and why */
     assert_true(texts > 0 && known_rows(k) > 0);
     for (int i = 0; i < k->rows; i++) {
         const struct row *row = &k->row[i];
