@@ -103,6 +103,9 @@ static const char *TABLE_JOIN(start_, TABLE)(const struct facts *f, int n)
     (void)f;
     (void)n;
 #include TABLE_FACTS
+#define NO_START(when) \
+    if (when)          \
+        return NULL;
 #define START(when, knobs)  \
     if ((when) && n-- == 0) \
         return knobs;
@@ -112,6 +115,7 @@ static const char *TABLE_JOIN(start_, TABLE)(const struct facts *f, int n)
 
 #undef FACT
 #undef POLICY
+#undef NO_START
 #undef START
 #undef BITEQ
 #undef PRECISION

@@ -140,6 +140,22 @@ static void activations_in_e4m3_are_for_f8_under_fp8(void **unused)
         }
 }
 
+/* Rows of 4096 columns at 64 tokens: a search begins with the library there, and beside it has the
+ * points of the template that it begins with at 32. */
+static void where_another_template_is_faster_one_has_points_and_no_start(void **unused)
+{
+    (void)unused;
+    struct point p;
+    struct facts f = facts_of(REGION_MLP_IN, 64);
+    const struct template *mma = template_find("mma_mlp_in"), *lt = template_find("lt_mlp_in");
+    f.HIDDEN = 4096, f.FFN = 14336;
+    assert_false(template_start(mma, &f, &p));
+    assert_true(template_start(lt, &f, &p) && !template_illegal(lt, &p, &f));
+    f = facts_of(REGION_MLP_IN, 32);
+    f.HIDDEN = 4096, f.FFN = 14336;
+    assert_true(template_start(mma, &f, &p) && !template_illegal(mma, &p, &f));
+}
+
 /* A point found for one width may not fit another: of 24576 rows of 4096 columns the sums for 32
  * tokens, which the first row keeps to the end, need more shared memory than there is. */
 static void a_start_that_is_illegal_gives_way_to_the_next_that_holds(void **unused)
@@ -615,6 +631,7 @@ int main(void)
         cmocka_unit_test(the_point_to_start_from_is_in_the_space_with_its_neighbours),
         cmocka_unit_test(a_kept_format_has_points_that_read_it),
         cmocka_unit_test(activations_in_e4m3_are_for_f8_under_fp8),
+        cmocka_unit_test(where_another_template_is_faster_one_has_points_and_no_start),
         cmocka_unit_test(a_start_that_is_illegal_gives_way_to_the_next_that_holds),
         cmocka_unit_test(a_device_without_clusters_has_only_points_without),
         cmocka_unit_test(a_space_too_large_to_enumerate_is_the_same_every_time),
