@@ -195,8 +195,7 @@ static void try_template(const struct template *t, int spread, uint32_t *z)
         f.M_MAX = t->m_min == 1 ? 1 : t->m_min > 8 ? 256 : 8;
         if (spread > 2 && s == 1)
             try_values(t, &f);
-        bool turn = spread > 1 || (s + (size_t)template_index(t)) % 2 == 0;
-        for (int i = 0; i < spread && s < ONE_ONLY && turn; i++) {
+        for (int i = 0; i < spread && s < ONE_ONLY; i++) {
             *z = *z * 1664525u + 1013904223u;
             int m = t->m_min + (int)((*z >> 16) % (uint32_t)(t->m_max - t->m_min + 1));
             f = cuda_facts_in(&shapes[s], t->region, m, SMS, cuda_type(t, m, types++));
