@@ -87,6 +87,9 @@ ensure_python() {
     echo "$venv"
 }
 
+# What tests need of Python, in an environment of this name.
+python_test="test-env pytest==9.* pytest-xdist==3.* requests==2.* openai==3.*"
+
 # The CUDA version that the NVIDIA driver of this machine can run ("13"), or nothing without one.
 # $WHET_DRIVER says what to believe instead: a version, or "none".
 driver_cuda() {
