@@ -218,8 +218,7 @@ static const char *broken_anywhere(struct backend *b, const struct kernel *k)
     return here ? here : ranks_broke(e->ranks, k->number);
 }
 
-/* ---- kernels of reduce, which all ranks run at once -------------------------------------------
- */
+/* ---- kernels of reduce, which all ranks run at once ----------------------------------------- */
 
 /* A slice is rank 0's alone but for these: the others are told to run with it. */
 static int timed_run(struct backend *b, struct bench_job *job, int side, float *ns, struct err *err)

@@ -296,8 +296,7 @@ static void wish(struct specializer *s)
         s->slot_search[i].fleet.elsewhere = fleet_elsewhere(s->fleet, s->slot_search[i].slot->name);
 }
 
-/* ---- kernels that others found wrong ----------------------------------------------------------
- */
+/* ---- kernels that others found wrong -------------------------------------------------------- */
 
 static bool serves(struct specializer *s, const struct slot_search *p, const char *key)
 {

@@ -58,8 +58,7 @@ static void learn(struct specializer *s, struct slot_search *p, double speed)
     t->from.by->learn(s, p, t->from.id, t->c, speed);
 }
 
-/* ---- the rules of a promotion -----------------------------------------------------------------
- */
+/* ---- the rules of a promotion --------------------------------------------------------------- */
 
 /* Hash of the kernels of the other slots when the canary began. */
 struct promotion {
@@ -154,8 +153,7 @@ static bool came(struct pipeline *pipeline, struct trial *t, enum stage_result r
 
 static const struct pipeline_rules rules = {.enter = enter, .came = came};
 
-/* ---- a try ------------------------------------------------------------------------------------
- */
+/* ---- a try ---------------------------------------------------------------------------------- */
 
 /* Puts the candidate into service: it has passed every stage. */
 static void publish(struct specializer *s, struct slot_search *p)
@@ -212,8 +210,7 @@ void promotion_try(struct specializer *s, struct slot_search *p)
         publish(s, p);
 }
 
-/* ---- a set ------------------------------------------------------------------------------------
- */
+/* ---- a set ---------------------------------------------------------------------------------- */
 
 static void judge(struct specializer *s, struct slot_search *const *p, int n);
 
@@ -305,8 +302,7 @@ static void judge(struct specializer *s, struct slot_search *const *p, int n)
         judge_set(s, still, k);
 }
 
-/* ---- who waits --------------------------------------------------------------------------------
- */
+/* ---- who waits ------------------------------------------------------------------------------ */
 
 static bool waits(const struct slot_search *p)
 {

@@ -299,8 +299,7 @@ void search_batch_children(struct specializer *s)
         batch_header_start(s);
 }
 
-/* ---- the rules of a batch: the bench ----------------------------------------------------------
- */
+/* ---- the rules of a batch: the bench -------------------------------------------------------- */
 
 static bool load_came(struct specializer *s, struct trial *t, enum stage_result r)
 {
@@ -416,8 +415,7 @@ bool search_batch_over(const struct specializer *s)
     return !s->batch.slot_search || over == s->batch.n;
 }
 
-/* ---- the end of a batch -----------------------------------------------------------------------
- */
+/* ---- the end of a batch --------------------------------------------------------------------- */
 
 /* True if the gain of the candidate was measured against the kernel that is in the slot now. */
 static bool comparable(const struct slot_search *p, const struct candidate *c)

@@ -83,8 +83,7 @@ const struct ranks_ops cuda_ranks = {.many_hosts = true,
                                      .made = made,
                                      .device = device};
 
-/* ---- in a backend -----------------------------------------------------------------------------
- */
+/* ---- in a backend --------------------------------------------------------------------------- */
 
 void ranks_carve(struct backend *b, struct arena *a)
 {

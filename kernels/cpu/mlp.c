@@ -7,10 +7,11 @@
  * meets once, and a rank that has done its part of h asks for the first AHEAD bytes of its rows of
  * Wd before it waits, so that memory works while ranks meet. Two ways for h to get to Wd:
  *
- *   SLICE=0  through a->h: every rank reads the whole row. PACK as in lib/linear.h; without it
- * every sum is in the canonical order, and the bits are those of the eager kernels SLICE=1  not at
- * all: a rank multiplies its own columns of h with those of Wd at once, and only the sums meet, M x
- * HIDDEN floats a rank. Plain rows only, in another order of sums
+ * With SLICE=0 through a->h: every rank reads the whole row. PACK as in lib/linear.h; without it
+ * every sum is in the canonical order, and the bits are those of the eager kernels.
+ *
+ * With SLICE=1 not at all: a rank multiplies its own columns of h with those of Wd at once, and
+ * only the sums meet, M x HIDDEN floats a rank. Plain rows only, in another order of sums.
  *
  * Invariant: a rank writes the columns of h of its own units of rows, and the columns of y of its
  * own rows, all tokens; nobody else does.

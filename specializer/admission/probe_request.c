@@ -29,6 +29,7 @@ struct field {
     enum { FIELD_INT, FIELD_FLOAT, FIELD_BOOL } kind;
 };
 enum { FIELDS = 18 };
+_Static_assert(sizeof(struct model_shape) == 68, "a new member of a shape has a row in fields_of");
 
 static void fields_of(struct model_shape *s, struct field f[FIELDS])
 {

@@ -149,8 +149,7 @@ void candidate_free(struct candidate *c)
     free(c);
 }
 
-/* ---- why it goes no further --------------------------------------------------------------------
- */
+/* ---- why it goes no further ----------------------------------------------------------------- */
 
 /* The words may hold the old sentence. */
 static void set_reason(struct candidate *c, const char *stage, const char *fmt, va_list args)

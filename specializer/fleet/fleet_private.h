@@ -101,8 +101,7 @@ void fleet_compare(struct fleet *f, const struct record *own);
 /* A row or a text that was not taken: counted, and shown a few times. */
 void fleet_refuse(struct fleet *f, const char *server, const char *why);
 
-/* ---- fleet_send.c: what the store learned -----------------------------------------------------
- */
+/* ---- fleet_send.c: what the store learned --------------------------------------------------- */
 /* Everything of this environment; then what changed since. -1: the connection failed at it. */
 int fleet_send_all(struct fleet *f, struct err *err);
 int fleet_send_changed(struct fleet *f, struct err *err);

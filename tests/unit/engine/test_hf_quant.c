@@ -75,8 +75,7 @@ static void what_is_not_read_is_refused_by_name(void **state)
     }
 }
 
-/* ---- the tensors -------------------------------------------------------------------------------
- */
+/* ---- the tensors ---------------------------------------------------------------------------- */
 
 /* Where the data of a tensor begins in a safetensors file; every entry ends with its offsets. */
 static uint8_t *data_of(uint8_t *file, const char *tensor)

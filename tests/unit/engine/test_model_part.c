@@ -176,8 +176,7 @@ static void progress_goes_to_one(void **state)
     free(path);
 }
 
-/* ---- a part by name ---------------------------------------------------------------------------
- */
+/* ---- a part by name ------------------------------------------------------------------------- */
 
 static void assert_sizes(const struct weight *a, const struct weight *b)
 {

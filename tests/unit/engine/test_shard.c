@@ -211,8 +211,7 @@ static void one_rank_has_the_whole_model(void **state)
     assert_int_equal(cut.vocab.count, s->vocab);
 }
 
-/* ---- a part by name ---------------------------------------------------------------------------
- */
+/* ---- a part by name ------------------------------------------------------------------------- */
 
 /* Divided by hand. The head's rows are a whole number of 64, if each rank has so many. */
 static void check_part(const struct model_shape *own, const struct model_shape *s, int32_t world)

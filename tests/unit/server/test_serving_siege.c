@@ -5,8 +5,7 @@
 
 #include "config/err.h"
 
-/* ---- bodies that take as long as a test wants --------------------------------------------------
- */
+/* ---- bodies that take as long as a test wants ----------------------------------------------- */
 
 static struct {
     pthread_mutex_t lock;

@@ -185,8 +185,7 @@ static void traffic(int each, double step_s)
     world.step_ns = (int64_t)(step_s * 1e9);
 }
 
-/* ---- tests ------------------------------------------------------------------------------------
- */
+/* ---- tests ---------------------------------------------------------------------------------- */
 
 static void a_look_every_minute_is_waited_for(void **state)
 {
@@ -285,8 +284,7 @@ static void a_short_wait_sees_a_long_step_through(void **state)
     assert_true(patience_over(&p));
 }
 
-/* ---- several together -------------------------------------------------------------------------
- */
+/* ---- several together ----------------------------------------------------------------------- */
 
 /* Two of one M bucket, and one of another. */
 struct three {
