@@ -30,15 +30,6 @@ NAME = "smollm2"
 PATIENCE = 300
 
 
-# Where two processes share the files, those that take longest begin: one of them as the last would
-# leave the other process with nothing to do.
-LONGEST = ["test_drill", "test_ranks", "test_drills", "test_fleet", "test_tune", "test_speculation"]
-
-
-def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
-
-
 class Server:
     """A running `whet serve`; `log` collects its stderr."""
 

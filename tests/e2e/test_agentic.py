@@ -21,7 +21,7 @@ from conftest import BINARY, Server
 
 # Sanitizers slow eager and the server, not candidates: the search would take minutes, and a faster
 # text would not show in whole steps. What reads texts and replies is under them in the unit tests.
-pytestmark = [pytest.mark.timing, pytest.mark.alone, pytest.mark.usefixtures("awake")]
+pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("awake")]
 
 # (what it is, the text, the stage and words of its refusal or None)
 SCRIPT = [

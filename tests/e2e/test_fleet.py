@@ -187,7 +187,6 @@ def joined(member, key, *options):
     raise AssertionError(f"{key} was never faster than eager")
 
 
-@pytest.mark.alone
 @pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
 def test_a_winner_of_one_is_the_first_candidate_of_the_other_and_is_proven_again(member, pg, tmp_path):
     first = online(member())
@@ -238,7 +237,6 @@ def test_a_winner_of_one_is_the_first_candidate_of_the_other_and_is_proven_again
                   second.text, LONGER)
 
 
-@pytest.mark.alone
 @pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
 def test_what_an_audit_finds_wrong_on_one_is_looked_at_again_at_once_on_the_other(member, pg):
     """The kernel is right, one machine is not: there it goes, on the other one it is proven again."""
@@ -370,7 +368,6 @@ class Slow:
         return self.held > 0 and act() and self.held > 0 and self.done == before
 
 
-@pytest.mark.alone
 @pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
 def test_what_many_say_serves_them_well_is_tried_first(member, pg):
     """Whether it wins here is for this machine to say; that it comes first, and by whose word, is not."""
@@ -390,7 +387,6 @@ def test_what_many_say_serves_them_well_is_tried_first(member, pg):
     assert "+50.0 % over eager" in events(second, "fleet")[-1]["text"]  # not the liar's word
 
 
-@pytest.mark.alone
 @pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
 def test_one_that_joins_proves_what_others_found_in_several_slots_together(member, pg):
     """Whether they win here is for this machine to say; that they come as a set, and that each has every stage

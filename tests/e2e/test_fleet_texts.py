@@ -107,7 +107,6 @@ def test_a_text_goes_only_where_the_agent_is_on_at_both_ends(start, options, pg,
     assert texts_in(tmp_path / "wary.db") == []
 
 
-@pytest.mark.alone
 @pytest.mark.timing  # under sanitizers the search takes minutes, and what is faster does not show
 @pytest.mark.usefixtures("awake")
 def test_a_text_that_serves_at_one_is_proven_anew_at_the_other(options, pg):  # noqa: F811

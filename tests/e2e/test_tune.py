@@ -130,7 +130,6 @@ def test_texts_of_a_language_model_are_tried_beside_points(tmp_path, strategy):
     assert any(" candidates, " in line for line in lines) == (strategy == "template"), lines
 
 
-@pytest.mark.alone
 @pytest.mark.timing
 def test_advice_is_there_when_the_first_batch_of_a_slot_begins(tmp_path):
     # The third slot is asked about while the second is searched, when the first has taught something.
