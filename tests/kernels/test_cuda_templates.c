@@ -176,19 +176,20 @@ static void try_values(const struct template *t, const struct facts *f)
 static void try_template(const struct template *t, int spread, uint32_t *z)
 {
     static const int ms[] = {1, 2, 8, 32, 48, 64, 128, 256, 2048};
+    int types = template_index(t); /* of the next point: all formats come in turn */
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-        int types = template_index(t) + (int)s; /* each format somewhere */
         struct facts f = cuda_facts_in(&shapes[s], t->region, 1, SMS, cuda_type(t, 1, types));
         struct point p;
         for (size_t m = 0; m < sizeof ms / sizeof *ms; m++) {
-            f = cuda_facts_in(&shapes[s], t->region, ms[m], SMS, cuda_type(t, ms[m], types++));
-            /* in pairs: formats go on by one with m, and an even half of them would never come */
-            bool turn = (s + m / 2 + (size_t)template_index(t)) % 2 == 0;
+            bool turn = (s + m + (size_t)template_index(t)) % 3 == 0;
             if (ms[m] < t->m_min || ms[m] > t->m_max || (ms[m] >= 32 && s >= NARROW_ONLY) ||
                 (ms[m] > 1 && s >= ONE_ONLY))
                 continue;
-            if (spread > 1 || turn)
+            f = cuda_facts_in(&shapes[s], t->region, ms[m], SMS, cuda_type(t, ms[m], types));
+            if (spread > 1 || turn) {
                 try_start(t, &f);
+                types++;
+            }
             if (ms[m] > 64 && strcmp(t->file, "brick_wide") == 0)
                 try_e4m3(t, f);
         }
