@@ -17,7 +17,7 @@ FULL = {"idle": 2000, "house": 2000, "streams": 500, "bodies": 150, "readers": 8
         "kills": 12, "advice": 2, "answers": 20, "crowd": 200,
         "days": (1, -1, 3650, -400)}
 SHORT = {"idle": 200, "house": 1100, "streams": 24, "bodies": 6, "readers": 2, "writers": 4,
-         "kills": 2, "advice": 1, "answers": 4, "crowd": 40, "days": (1, -1)}
+         "kills": 1, "advice": 1, "answers": 4, "crowd": 40, "days": (1, -1)}
 
 # name, function, in a world of its own, in a short run too
 PARTS = [
