@@ -27,6 +27,7 @@
 #define WHET_KERNELS_CUDA_H
 
 #include "args.h"
+#include "peer.h"
 
 #ifdef __cplusplus
 #define WHET_ALIGN(n) alignas(n)
@@ -112,7 +113,15 @@ struct cuda_attn_args {
     float scale;
 };
 
-/* attn_out, mlp_out: y = in W^T + x */
+/* Ranks whose numbers a projection adds itself: a call of REDUCE_WORDS (peer.h) in `area`, of turn
+ * `turn`. area.world 0: it has no others. */
+struct cuda_sum {
+    struct peer_area area;
+    int32_t turn, pad_;
+};
+
+/* attn_out, mlp_out: y = in W^T + x. With a sum: y = (all ranks' in W^T, in their order) + x, the
+ * bits that a kernel of `reduce` makes of what each rank has without x. */
 struct cuda_out_args {
     const struct cuda_counts *counts;
     const float *in;    /* [M, k] */
@@ -124,6 +133,7 @@ struct cuda_out_args {
     int32_t n, k;
     const void *next; /* as in cuda_attn_in_args */
     int64_t next_bytes;
+    struct cuda_sum sum; /* for kernels whose cuda_kernel_info.sums is 1; else no others */
     struct cuda_wide wide;
 };
 
@@ -190,6 +200,10 @@ struct cuda_kernel_info {
     struct cuda_launch launch[CUDA_LAUNCHES];
     int32_t box_rows;  /* of cuda_wide.map, up to 256; 0: no map */
     int32_t work_cols; /* of cuda_wide.map; 0: as many as the region's input has */
+    /* 1: of attn_out and mlp_out, heeds cuda_out_args.sum. Of reduce, is a call of REDUCE_WORDS,
+     * and where the projection before it heeds a sum, that makes the call and this kernel is not
+     * run. */
+    int32_t sums;
 };
 
 enum { CUDA_COUNTERS = 16384 };

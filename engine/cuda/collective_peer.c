@@ -167,8 +167,23 @@ static size_t areas_at(const struct peer_rank *k, int64_t most)
     return ((size_t)PEER_AREA(k->base.world, most) + 255) / 256 * 256;
 }
 
-/* Memory of this rank that the others reach, all zero; the areas are left out where they have no
- * use or no room. */
+/* Places of words are empty; all else begins as zero (kernels/peer.h). */
+static int empty_areas(const struct peer_rank *k, int64_t most, struct err *e)
+{
+    int32_t world = k->base.world, numbers = area_numbers(most);
+    char *areas = (char *)k->args.area[k->base.rank] + areas_at(k, most);
+    for (int u = 0; u < REDUCE_USES; u++) {
+        char *words = areas + (size_t)u * peer_area_bytes(world, numbers) +
+                      (size_t)REDUCE_AT(REDUCE_WORDS, world, numbers) * 16;
+        CU(cudaMemset(words, 0xff,
+                      peer_area_bytes(world, numbers) -
+                          (size_t)REDUCE_AT(REDUCE_WORDS, world, numbers) * 16));
+    }
+    return 0;
+}
+
+/* Memory of this rank that the others reach; the areas are left out where they have no use or no
+ * room. */
 static int open_memory(struct peer_rank *k, int64_t most, struct err *e)
 {
     struct eager_peer_args *a = &k->args;
@@ -185,6 +200,8 @@ static int open_memory(struct peer_rank *k, int64_t most, struct err *e)
         CU(cudaMalloc(own, bytes));
     }
     CU(cudaMemset(*own, 0, bytes));
+    if (k->searched && empty_areas(k, most, e))
+        return -1;
     CU(cudaMalloc((void **)&a->calls, calls));
     CU(cudaMemset(a->calls, 0, calls));
     return 0;

@@ -109,7 +109,8 @@ static bool launched_alike(const struct kernel *k, const struct kernel *other)
     const struct loaded *a = k->backend, *b = other->backend;
     if (k == other)
         return true;
-    if (!a || !b || a->lt || b->lt || a->info.launches != b->info.launches)
+    if (!a || !b || a->lt || b->lt || a->info.launches != b->info.launches ||
+        a->info.sums != b->info.sums) /* one may be launched and the other not (reduce.c) */
         return false;
     for (int i = 0; i < a->info.launches; i++)
         if (a->info.launch[i].cluster != b->info.launch[i].cluster ||

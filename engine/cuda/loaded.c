@@ -351,7 +351,7 @@ static void fill_args(const struct walk *w, enum region r, int32_t layer, const 
     case REGION_MLP_OUT:
         a->out = (struct cuda_out_args){.counts = w->block->counts,
                                         .in = r == REGION_ATTN_OUT ? w->a : w->h,
-                                        .x = ranks_residual(w),
+                                        .x = w->fused.area.world ? w->x : ranks_residual(w),
                                         .w = m.data,
                                         .packed = packed,
                                         .y = w->y,
@@ -359,7 +359,8 @@ static void fill_args(const struct walk *w, enum region r, int32_t layer, const 
                                         .n = m.rows,
                                         .k = m.cols,
                                         .next = ahead.data,
-                                        .next_bytes = ahead.bytes};
+                                        .next_bytes = ahead.bytes,
+                                        .sum = w->fused};
         break;
     case REGION_MLP_IN:
         a->mlp_in = (struct cuda_mlp_in_args){.counts = w->block->counts,

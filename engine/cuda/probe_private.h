@@ -6,6 +6,7 @@
  *   probe_case.c      sequences and parameters of a case
  *   probe_contents.c  its activations and pages, and how they get where the kernel reads them
  *   probe_reduce.c    kernels that ranks run together, which share nothing with the above
+ *   probe_sums.c      projections that add other ranks' numbers, which the probe plays
  *   probe_truth.c     the same inputs through eager and the oracle; outputs, kept and as rows
  *
  * A step of a wide slot has more rows than there is time to look at. So it has NARROW rows that are
@@ -167,6 +168,9 @@ void case_walk(struct device_probe *p, struct walk *w, struct kernel_choice *cho
 /* probe_reduce.c */
 enum device_verdict probe_reduce(struct device_session *s, const struct device_reduce *q,
                                  int32_t *calls, bool *spent, struct err *e);
+
+/* probe_sums.c. After the last case, in a slice. */
+enum device_verdict probe_sums(struct device_probe *p, struct err *e);
 
 /* probe_truth.c */
 /* Seconds that all runs of a case may take; a test under a tool that slows kernels sets more. */

@@ -12,7 +12,9 @@
  * What a race would show only now and then is looked at in memory instead. All of it is nobody's at
  * first; a call may have changed one way's memory alone, of its own turn alone, and must have left
  * all counts of that way one higher and all others as they were. In a call that cleans nothing of
- * its turn may be left. Counts wrap. Last, each rank in turn never comes: the others must be
+ * its turn may be left. Counts wrap. Words (REDUCE_WORDS) have no counts: all their places must be
+ * empty after each call, and what is sent to a rank that never comes must lie in the call's turn,
+ * each number once. Last, each rank in turn never comes: the others must be
  * waiting after a while, and end when the world is over.
  */
 #include "engine/cuda/probe_reduce.h"
@@ -78,7 +80,8 @@ static int check_counts(struct party *p, uint32_t count[REDUCE_PEERS][REDUCE_WAY
             p->way = w;
     if (p->way < 0)
         return refuse(p, "counts no calls", e);
-    p->count[p->way] = after(p->count[p->way], calls);
+    if (p->way != REDUCE_WORDS)
+        p->count[p->way] = after(p->count[p->way], calls);
     for (int32_t r = 0; r < p->world; r++)
         for (int w = 0; w < REDUCE_WAYS; w++)
             for (int i = 0; i < REDUCE_COUNTS; i++)
@@ -175,12 +178,13 @@ static int one_round(struct party *p, int32_t first, int calls, bool areas, stru
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-/* Words of a rank's memory that are nobody's still, in items [from, to). */
-static int64_t untouched(const struct party_gpu *g, int64_t from, int64_t to)
+/* Words of a rank's memory that are nobody's still, or empty places of words, in items [from, to).
+ */
+static int64_t untouched(const struct party_gpu *g, int of, int64_t from, int64_t to)
 {
     uint32_t nobodys;
     int64_t n = 0;
-    memset(&nobodys, PARTY_PATTERN, sizeof nobodys);
+    memset(&nobodys, of == REDUCE_WORDS ? 0xff : PARTY_PATTERN, sizeof nobodys);
     const uint32_t *word = (const uint32_t *)(const void *)(g->area_host + PARTY_BAND);
     for (int64_t i = from * 4; i < to * 4; i++)
         n += word[i] == nobodys;
@@ -206,8 +210,11 @@ static int check_area(struct party *p, int32_t rank, bool clean, struct err *e)
             int64_t at = REDUCE_AT(w, p->world, p->numbers),
                     to = REDUCE_AT(w + 1, p->world, p->numbers);
             int64_t half = (to - at) / 2, from = at + turn * half;
-            int64_t left = untouched(g, from, from + half), all = 4 * half;
-            bool own = w == p->way && turn == (p->count[w] & 1);
+            int64_t left = untouched(g, w, from, from + half), all = 4 * half;
+            bool own = w == p->way && w != REDUCE_WORDS && turn == (p->count[w] & 1);
+            if (w == p->way && w == REDUCE_WORDS && left < all)
+                return err_set(e, "round %d: a call left %lld words in turn %u of rank %d",
+                               p->round, (long long)(all - left), turn, rank);
             if (!own && left < all)
                 return err_set(e,
                                "round %d: a call of way %d and turn %u wrote to way %d, turn %u of "
@@ -241,6 +248,8 @@ static int memory_rounds(struct party *p, struct err *e)
     if (look_at_memory(p, 1000, p->q->m_to, false, e) ||
         look_at_memory(p, 1002, p->q->m_from, false, e)) /* the same turn: whoever counts is not */
         return -1;
+    if (p->way == REDUCE_WORDS)
+        return 0;
     uint32_t before = clean - 1 - 7 * (uint32_t)p->way;
     return look_at_memory(p, before, p->q->m_from, true, e) ||
                    look_at_memory(p, before + 1, p->q->m_from, true, e)
@@ -249,6 +258,27 @@ static int memory_rounds(struct party *p, struct err *e)
 }
 
 /* ---- a rank that never comes ---------------------------------------------------------------- */
+
+/* What lies in the memory of a rank that never came is what all others sent it in their call. */
+static int check_sent(struct party *p, int32_t away, struct err *e)
+{
+    static uint32_t count[REDUCE_PEERS][REDUCE_WAYS][REDUCE_COUNTS];
+    int64_t at = REDUCE_AT(REDUCE_WORDS, p->world, p->numbers),
+            half = (REDUCE_AT(REDUCE_WAYS, p->world, p->numbers) - at) / 2;
+    int64_t sent = (p->world - 1) * (int64_t)p->m[0] * p->q->hidden;
+    if (p->way != REDUCE_WORDS)
+        return 0;
+    if (party_fetch(p, count, true, e))
+        return -1;
+    for (int turn = 0; turn < 2; turn++) {
+        int64_t from = at + turn * half,
+                came = 4 * half - untouched(&p->gpu[away], REDUCE_WORDS, from, from + half);
+        if (came != (turn == party_turn(p, 0) ? sent : 0))
+            return err_set(e, "round %d: %lld words came in turn %d, and the call's turn is %d",
+                           p->round, (long long)came, turn, party_turn(p, 0));
+    }
+    return 0;
+}
 
 static int one_never_comes(struct party *p, int32_t away, struct err *e)
 {
@@ -276,7 +306,7 @@ static int one_never_comes(struct party *p, int32_t away, struct err *e)
         p->dead = true;
         return refuse(p, "hang: it waits on when the world is over", e);
     }
-    return rc || ended ? -1 : 0;
+    return rc || ended ? -1 : check_sent(p, away, e);
 }
 
 /* ---- all ------------------------------------------------------------------------------------ */
@@ -301,6 +331,8 @@ static int check_links(struct party *p, struct err *e)
 static int rounds(struct party *p, struct err *e)
 {
     int all = p->q->full ? ROUNDS : SHORT_ROUNDS;
+    if (p->loaded->info.sums)
+        p->way = REDUCE_WORDS;
     if (memory_rounds(p, e) || check_links(p, e) || party_fill_areas(p, 0, e))
         return -1;
     for (int i = 0; i < all; i++) {

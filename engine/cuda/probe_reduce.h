@@ -47,7 +47,8 @@ struct party {
     uint32_t *over;       /* the host's side */
     uint32_t *over_device;
     uint32_t count[REDUCE_WAYS]; /* calls that were made so far, of each way */
-    int way;                     /* how the kernel's numbers travel, once that was seen; else -1 */
+    int way;                     /* how the kernel's numbers travel, once that was seen; else -1.
+                                    Words are not counted, so a kernel says so itself */
     int round, runs;
     bool late;                                    /* calls of this round have predecessors, */
     unsigned delay_ns[REDUCE_PEERS][PARTY_CALLS]; /* which wait so long */
@@ -67,10 +68,12 @@ void party_close(struct party *p, bool sound);
 
 /* Draws all numbers of a round, sends them and the delays, spoils outputs. */
 int party_fill(struct party *p, struct err *e);
-/* Every byte of the areas and of what surrounds them. */
+/* Every byte of the areas and of what surrounds them; places of words are empty. */
 int party_fill_areas(struct party *p, int value, struct err *e);
 /* As if so many calls of each way had been made. */
 int party_count(struct party *p, uint32_t calls, struct err *e);
+/* The turn of call i, where the host says it. */
+int32_t party_turn(const struct party *p, int i);
 /* Call i on a rank, where there are delays behind a predecessor that lets it start at once and
  * writes its inputs late. Waits for nothing. */
 int party_launch(struct party *p, int32_t rank, int i, struct err *e);

@@ -28,6 +28,16 @@ static size_t area_bytes(const struct party *p)
     return peer_area_bytes(p->world, p->numbers);
 }
 
+static size_t words_at(const struct party *p)
+{
+    return (size_t)REDUCE_AT(REDUCE_WORDS, p->world, p->numbers) * 16;
+}
+
+int32_t party_turn(const struct party *p, int i)
+{
+    return (p->round + i) & 1;
+}
+
 /* ---- opening -------------------------------------------------------------------------------- */
 
 static int reach_others(struct party *p, int32_t rank, struct err *e)
@@ -272,6 +282,7 @@ int party_fill_areas(struct party *p, int value, struct err *e)
         CU(cudaSetDevice(r));
         CU(cudaMemset(g->area, PARTY_PATTERN, area_bytes(p) + 2 * PARTY_BAND));
         CU(cudaMemset(g->area + PARTY_BAND, value, area_bytes(p)));
+        CU(cudaMemset(g->area + PARTY_BAND + words_at(p), 0xff, area_bytes(p) - words_at(p)));
         CU(cudaDeviceSynchronize());
     }
     return 0;
@@ -314,6 +325,7 @@ int party_launch(struct party *p, int32_t rank, int i, struct err *e)
                                  .residual = g->residual + i * p->most,
                                  .out = out_of(p, g, i),
                                  .m = p->m[i],
+                                 .turn = party_turn(p, i),
                                  .area = g->view};
     cudaLaunchAttribute edge = {.id = cudaLaunchAttributeProgrammaticStreamSerialization,
                                 .val.programmaticStreamSerializationAllowed = 1};

@@ -338,10 +338,12 @@ enum device_verdict probe_finish(struct device_probe *p, struct err *e)
                                   cudaMemcpyDeviceToHost, p->b->stream),
                   e);
     enum device_verdict v = rc ? DEVICE_ERROR : probe_wait(p, reference_s, "looking at memory", e);
-    slice_end(p);
     if (v == DEVICE_OK && p->tally_host[TALLY_BANDS]) {
         err_set(e, "wrote far outside its outputs");
         v = DEVICE_FAULT;
     }
+    if (v == DEVICE_OK)
+        v = probe_sums(p, e);
+    slice_end(p);
     return v;
 }

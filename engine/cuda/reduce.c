@@ -7,6 +7,11 @@
  * (engine/engine_ranks.c). Steps meet in one area and trials in another, so neither uses the
  * other's turns; in each area all ranks make the same calls.
  *
+ * A kernel of REDUCE_WORDS may not have to run: where the projection before it is a template that
+ * can, that adds the ranks' numbers at its own end, which saves a kernel (reduce_aim). Both do the
+ * same to the ranks' memory, so it is each rank's own affair: a step that a hook observes, or that
+ * is timed, has them apart.
+ *
  * A timed run is a graph of calls, launched twice: the first time the ranks meet, and when the
  * second one begins it lies ready on all of them, so no host's delay is in its time.
  */
@@ -19,6 +24,7 @@
 #include "engine/cuda/device.h"
 #include "engine/cuda/graph.h"
 #include "engine/cuda/hook.h"
+#include "engine/cuda/loaded.h"
 #include "engine/cuda/ops.h"
 #include "engine/cuda/step.h"
 #include "engine/cuda/walk.h"
@@ -36,7 +42,34 @@ void reduce_fill(const struct walk *w, struct peer_reduce_args *a)
                                    .residual = w->sum.residual,
                                    .out = w->sum.out,
                                    .m = w->m,
+                                   .turn = w->sum.turn,
                                    .area = *reduce_area(w->b, w->sum.use)};
+}
+
+static bool sums(const struct kernel *k)
+{
+    const struct loaded *l = k ? k->backend : NULL;
+    return l && !l->lt && l->info.sums;
+}
+
+/* Whether the projection of region `of` makes the sum behind it. */
+static bool fused(const struct walk *w, enum region of)
+{
+    bool out = of == REGION_ATTN_OUT || of == REGION_MLP_OUT;
+    const struct kernel *k = out ? w->choice->kernel[of] : NULL;
+    return w->b->partial && !w->live && !w->timed && sums(k) && k->m_max == w->m &&
+           sums(w->choice->kernel[REGION_REDUCE]);
+}
+
+/* Steps have attn_out's sums in turn 0 and mlp_out's in turn 1, so calls take turns. */
+void reduce_aim(struct walk *w, const struct plan_node *n)
+{
+    w->fused = (struct cuda_sum){.area = {.world = 0}};
+    if (!fused(w, n->region))
+        return;
+    w->fused.area = *reduce_area(w->b, REDUCE_STEPS);
+    w->fused.turn = n->region == REGION_MLP_OUT;
+    w->y = w->b->x[region_info(n->region)->y];
 }
 
 /* The sum of all ranks, then the residual, in one kernel or in two. */
@@ -85,7 +118,9 @@ int reduce_run(struct walk *w, const struct plan_node *n, struct err *e)
     const struct step_trial *t = w->live ? w->live->trial : NULL;
     bool tried = t && t->run == 2 * n->layer + plan_node_turn(n);
     bool watched = w->live && !t && plan_node_turn(n) == 0;
-    w->sum = (struct summed){b->partial, b->x[of->x], b->x[of->y], REDUCE_STEPS};
+    if (fused(w, n->of))
+        return 0;
+    w->sum = (struct summed){b->partial, b->x[of->x], b->x[of->y], REDUCE_STEPS, plan_node_turn(n)};
     if (mark(w, n, 0, e) || (watched && hook_before(w, REGION_REDUCE, n->layer, e)))
         return -1;
     if (tried)
@@ -128,10 +163,12 @@ static int capture_calls(struct backend *b, const struct kernel *k, int32_t m, i
     struct walk w;
     int failed = 0;
     walk_init(&w, b, b->stream, &b->narrow, &choice);
-    w.sum = (struct summed){b->partial, b->x[0], b->spare.y, REDUCE_TRIALS};
+    w.sum = (struct summed){b->partial, b->x[0], b->spare.y, REDUCE_TRIALS, 0};
     CU(cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal));
-    for (int32_t i = 0; i < calls && !failed; i++)
+    for (int32_t i = 0; i < calls && !failed; i++) {
+        w.sum.turn = i & 1;
         failed = walk_region(&w, k, REGION_REDUCE, 0, e);
+    }
     return graph_capture_end(b->stream, failed, exec, false, e);
 }
 
@@ -158,7 +195,8 @@ int cuda_time_reduce(struct backend *b, const struct kernel *k, int32_t m, int32
                      int64_t *ns, struct err *e)
 {
     float ms = 0;
-    if (m < 1 || m > NARROW || m > b->options.max_tokens || walk_padded(m) > k->m_max || calls < 1)
+    if (m < 1 || m > NARROW || m > b->options.max_tokens || walk_padded(m) > k->m_max ||
+        calls < 1 || calls % 2) /* the graph is launched again, and turns alternate */
         return err_set(e, "cuda: reduce of %d tokens, %d times", m, calls);
     const struct timed_sum *t = timed(b, k, m, calls, e);
     if (!t)

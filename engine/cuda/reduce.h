@@ -31,6 +31,9 @@ const struct peer_area *reduce_area(const struct backend *b, enum reduce_use use
 
 /* A node `reduce` of the plan, on the walk's stream. */
 int reduce_run(struct walk *w, const struct plan_node *n, struct err *e);
+/* Where the sum behind a node is made in the projection itself, lets that do it; reduce_run() of
+ * the node behind it does nothing then. */
+void reduce_aim(struct walk *w, const struct plan_node *n);
 /* The eager kernel on w->sum: the collective, whatever the size. */
 int reduce_eager(struct walk *w, struct err *e);
 /* The arguments of a loaded kernel on w->sum. */

@@ -117,6 +117,7 @@ static int run(void *ctx, const struct plan_node *n, struct err *e)
         return ranks_put_together(w, n, e);
     walk_aim(w, r);
     ranks_aim(w, r);
+    reduce_aim(w, n);
     if (mark(w, r, layer, 0, e))
         return -1;
     if (w->live && hook_before(w, r, layer, e))

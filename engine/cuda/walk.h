@@ -12,6 +12,7 @@
 
 #include "engine/backend.h"
 #include "engine/cuda/device.h"
+#include "kernels/cuda.h"
 #include "kernels/eager.h"
 
 struct kernel_choice; /* graph.h */
@@ -24,6 +25,7 @@ struct summed {
     const float *x, *residual;
     float *out;
     enum reduce_use use;
+    int32_t turn; /* of a call of REDUCE_WORDS (kernels/peer.h) */
 };
 
 struct walk {
@@ -41,8 +43,9 @@ struct walk {
     const struct cuda_counts *counts; /* of attention: instead of the block's, if not NULL */
     float *x, *y;                     /* residual stream before and after the region */
     struct summed sum;                /* of reduce, instead of x and y */
-    float *q, *a, *h;                 /* float activations; NULL when wide (walk_floats) */
-    float *logits;                    /* [rows, head rows]: of a rank of several its own columns */
+    struct cuda_sum fused; /* of attn_out and mlp_out: whose numbers they add themselves */
+    float *q, *a, *h;      /* float activations; NULL when wide (walk_floats) */
+    float *logits;         /* [rows, head rows]: of a rank of several its own columns */
     int32_t *best;
     void *k_pages, *v_pages;   /* instead of the layer's, if not NULL */
     const int32_t *kv_at;      /* instead of the block's, if not NULL */

@@ -236,7 +236,7 @@ __device__ __forceinline__ struct four four_of(const struct region_args &a, cons
     struct four f = {i / (rows / 4), i % (rows / 4) * 4, 0, {0, 0, 0, 0}};
     f.row = row_of(at, 0, f.kept);
 #if AT_OUT
-    if (f.t < M)
+    if (f.t < M && !(ADDS_RANKS && a.sum.area.world))
         f.rest = load_x4(a.x + (size_t)f.t * ROWS_ALL + f.row);
 #endif
     return f;
@@ -251,8 +251,12 @@ __device__ __forceinline__ void finish_all(const struct region_args &a, const st
             f = four_of(a, at, i);
         float4 s = kept_sum(part, f.t, f.kept);
         float v[4] = {f.rest.x + s.x, f.rest.y + s.y, f.rest.z + s.z, f.rest.w + s.w};
-        finish_four(a, e, f.row, f.t, v);
+        finish_four(a, e, f.row, f.t, is_first(at, 0, f.kept), v);
     }
+#if ADDS_RANKS
+    if (a.sum.area.world)
+        add_ranks(a, at, 0, at.units);
+#endif
 }
 
 /* ---- entry -------------------------------------------------------------------------------- */
@@ -305,4 +309,7 @@ extern "C" __device__ const struct cuda_kernel_info whet_info = {
     PACKED_BYTES,
     PACKED_LAYOUT,
     {{{CLUSTERS, 1, 1}, THREADS, SMEM_HELD + SMEM_STAGE, 1, 1, 0}},
+    0,
+    0,
+    ADDS_RANKS,
 };

@@ -4,9 +4,11 @@
  *
  * x, residual and out [M, HIDDEN] are one long array here, cut into items of 16 bytes of a slot of
  * the ranks' memory (peer.h): 2 numbers with the call's number beside each (WAY=0), lines of 30
- * numbers in 128 bytes (WAY=1: an item is 4 numbers, the last of eight 2 and the call's number), or
- * 4 plain numbers, for which a block's flag stands (WAY=2). Per number they take 8, 4.27 and 4
- * bytes of the link; the first two need no fence and no second way over it.
+ * numbers in 128 bytes (WAY=1: an item is 4 numbers, the last of eight 2 and the call's number),
+ * 4 plain numbers, for which a block's flag stands (WAY=2), or 4 words, each of which says itself
+ * that it is there (WAY=3, lib/words.cuh). Per number they take 8, 4.27, 4 and 4 bytes of the link;
+ * all but the flags need no fence and no second way over it. WAY=3 is what the end of a projection
+ * can do as well: where it can, this kernel is not launched.
  *
  *   SHOTS=1  x to all other ranks; then theirs are added: (world - 1) n items out and in, one way
  *   SHOTS=2  the items of each rank's share to that rank, which adds them and the residual, and
@@ -27,7 +29,7 @@
 /* cuda/reduce_peer.def has them; whoever compiles this gives each a value. */
 #include "cuda/lib/device.cuh"
 #include "cuda/lib/shape.cuh"
-#include "peer.h"
+#include "cuda/lib/words.cuh"
 
 /* ---- legality ----------------------------------------------------------------------------- */
 
@@ -39,7 +41,8 @@ static_assert(BLOCKS <= REDUCE_COUNTS, "a count and a flag for each block");
 /* ---- code --------------------------------------------------------------------------------- */
 
 enum { THREADS = 32 * WARPS, STRIDE = BLOCKS * THREADS, LOOKS = 1024 };
-static_assert(REDUCE_LL == 0 && REDUCE_LL128 == 1 && REDUCE_PLAIN == 2, "as WAY says");
+static_assert(REDUCE_LL == 0 && REDUCE_LL128 == 1 && REDUCE_PLAIN == 2 && REDUCE_WORDS == 3,
+              "as WAY says");
 
 struct call {
     const struct peer_reduce_args &a;
@@ -344,6 +347,26 @@ __device__ __forceinline__ void two_shots(const struct call &c)
             return;
 }
 
+__device__ __forceinline__ void words(const struct call &c)
+{
+    for (int i = c.first; i < c.items; i += STRIDE) {
+        float4 x = __ldcg((const float4 *)c.a.x + i);
+        float v[4] = {x.x, x.y, x.z, x.w};
+        send_words(c.a.area, c.a.turn, (size_t)i * 4, v);
+    }
+    if (TRIGGER == 1)
+        release_next();
+    for (int i = c.first; i < c.items; i += STRIDE) {
+        float4 x = __ldcg((const float4 *)c.a.x + i),
+               more = __ldcg((const float4 *)c.a.residual + i);
+        float v[4] = {x.x, x.y, x.z, x.w};
+        if (!add_words(c.a.area, c.a.turn, (size_t)i * 4, v))
+            return;
+        *((float4 *)c.a.out + i) =
+            make_float4(v[0] + more.x, v[1] + more.y, v[2] + more.z, v[3] + more.w);
+    }
+}
+
 /* ---- cleaning ------------------------------------------------------------------------------- */
 
 /* Whether some rank writes the item of a slot of this rank's memory in this call. */
@@ -387,6 +410,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     c.items = WAY == REDUCE_LL      ? c.numbers / 2
               : WAY == REDUCE_LL128 ? (c.numbers + REDUCE_LINE - 1) / REDUCE_LINE * 8
                                     : c.numbers / 4;
+    if (WAY == REDUCE_WORDS)
+        return words(c);
     if (SHOTS == 1)
         one_shot(c);
     else
@@ -399,5 +424,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 extern "C" __device__ const struct cuda_kernel_info whet_info = {
-    WHET_CUDA_ABI, REGION_REDUCE, M_MAX, 0, 1, 0, 0, 0, "", {{{BLOCKS, 1, 1}, THREADS, 0, 1, 0, 0}},
+    WHET_CUDA_ABI,
+    REGION_REDUCE,
+    M_MAX,
+    0,
+    1,
+    0,
+    0,
+    0,
+    "",
+    {{{BLOCKS, 1, 1}, THREADS, 0, 1, 0, 0}},
+    0,
+    0,
+    WAY == REDUCE_WORDS,
 };

@@ -394,7 +394,7 @@ static double cuda_attention_s(const struct cost *c, const struct template *t,
  * else is reckoned. */
 static double peers_s(const struct template *t, const struct point *p, const struct facts *f)
 {
-    static const double bytes[] = {8, 128.0 / 30, 4}; /* of a number, by how it travels */
+    static const double bytes[] = {8, 128.0 / 30, 4, 4}; /* of a number, by how it travels */
     static const double link = 2e11, over_s = 1.2e-6, flag_s = 1e-6, batch_s = 0.6e-6;
     int way = (int)role_value(t, p, ROLE_WAY);
     double shots = role_value(t, p, ROLE_SHOTS), blocks = role_value(t, p, ROLE_GRID);

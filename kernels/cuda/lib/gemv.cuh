@@ -81,11 +81,23 @@ struct place {
     int kw, rw, lane;
 };
 
-/* Where a tile's first row is. Tile i of a block: neighbours when a head is shared, else dealt. */
+/* The first row of a tile that no tile before it has. Tile i of a block: neighbours when a head is
+ * shared, else dealt. */
+__device__ __forceinline__ int tile_begin(int i)
+{
+    return QK ? blockIdx.x * BLOCK_ROWS + i * TILE : (blockIdx.x / SPLIT + i * WALKERS) * TILE;
+}
+
+/* Where a tile's first row is: the last one's is moved back, so that it is whole. */
 __device__ __forceinline__ int tile_row(int i)
 {
-    int row = QK ? blockIdx.x * BLOCK_ROWS + i * TILE : (blockIdx.x / SPLIT + i * WALKERS) * TILE;
-    return min(row, ROWS_ALL - TILE);
+    return min(tile_begin(i), ROWS_ALL - TILE);
+}
+
+/* Whether a row of tile i is no other tile's. */
+__device__ __forceinline__ bool is_first(int i, int row)
+{
+    return ROWS_ALL % TILE == 0 || row >= tile_begin(i);
 }
 
 __device__ __forceinline__ int tiles_of_block()

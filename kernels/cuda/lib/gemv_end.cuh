@@ -10,6 +10,7 @@
 #define WHET_KERNELS_CUDA_LIB_GEMV_END_CUH
 
 #include "cuda/lib/gemv.cuh"
+#include "cuda/lib/words.cuh"
 
 /* ---- meeting ------------------------------------------------------------------------------- */
 
@@ -92,6 +93,39 @@ __device__ __forceinline__ float scale_of(const struct region_args &a, const flo
 #endif
 }
 
+#if AT_OUT
+/* Writes element `at` of y: v and the residual x, or where there is a sum v alone, which
+ * add_ranks() goes on from when the block has all of its tiles. `first`: no tile before has the
+ * element; of those that do, this one adds the ranks. */
+__device__ __forceinline__ void put_out(const struct region_args &a, size_t at, float v, float x,
+                                        bool first)
+{
+    if (first || !a.sum.area.world)
+        a.y[at] = a.sum.area.world ? v : v + x;
+}
+
+/* Turns what this thread has put into y, at place(i, &at) for the i below n for which that is true,
+ * into the sums of all ranks and the residual; `last` is what it has put there last, i = n - 1. All
+ * of it is on its way before the first wait. */
+template <class Place>
+__device__ __forceinline__ void add_ranks(const struct region_args &a, int n, float last,
+                                          Place place)
+{
+    size_t at;
+#pragma unroll 1
+    for (int i = 0; i < 2 * n; i++) {
+        int which = i < n ? i : i - n;
+        if (!place(which, &at))
+            continue;
+        float v[1] = {which + 1 == n ? last : a.y[at]};
+        if (i < n)
+            send_words(a.sum.area, a.sum.turn, at, v);
+        else if (add_words(a.sum.area, a.sum.turn, at, v))
+            a.y[at] = v[0] + __ldcg(a.x + at);
+    }
+}
+#endif
+
 /* ---- finishing ----------------------------------------------------------------------------- */
 
 /* Loaded while the tile's weights are: the residual, or cosine and sine. */
@@ -129,9 +163,9 @@ __device__ __forceinline__ void put_qkv(const struct region_args &a, int row, co
 #endif
 
 /* Writes the sum of (row, token) given that of the other row of its pair. All lanes of a warp come
- * here together; `mine` says who has something to write. */
+ * here together; `mine` says who has something to write, `first` that no tile before has it. */
 __device__ __forceinline__ void finish(const struct region_args &a, int row, const struct token &k,
-                                       float v, float other, float2 with, bool mine,
+                                       float v, float other, float2 with, bool mine, bool first,
                                        unsigned long long *best)
 {
     if (!mine)
@@ -148,7 +182,7 @@ __device__ __forceinline__ void finish(const struct region_args &a, int row, con
         *best = rank > *best ? rank : *best;
     }
 #else
-    a.y[(size_t)k.t * ROWS_ALL + row] = v + with.x;
+    put_out(a, (size_t)k.t * ROWS_ALL + row, v, with.x, first);
 #endif
 }
 
@@ -226,21 +260,32 @@ finish_head(const struct region_args &a, const float (*raw)[BLOCK_ROWS], const s
 __device__ __forceinline__ void finish_split(const struct region_args &a,
                                              const float (*kept)[TILE * M], int tiles)
 {
-    int rank = blockIdx.x % SPLIT;
+    int rank = blockIdx.x % SPLIT, n = 0;
+    float last = 0;
     cluster_arrive();
     cluster_wait();
     for (int at = threadIdx.x * SPLIT + rank; at < tiles * TILE * M; at += THREADS * SPLIT) {
         int i = at / (TILE * M), index = at % (TILE * M), t = index / TILE;
-        size_t to = (size_t)t * ROWS_ALL + tile_row(i) + index % TILE;
-        float v = __ldcg(a.x + to), sum[SPLIT];
+        int row = tile_row(i) + index % TILE;
+        size_t to = (size_t)t * ROWS_ALL + row;
+        float v = a.sum.area.world ? 0 : __ldcg(a.x + to), sum[SPLIT];
 #pragma unroll
         for (int p = 0; p < SPLIT; p++)
             sum[p] = load_peer(&kept[0][0] + at, p);
 #pragma unroll
         for (int p = 0; p < SPLIT; p++)
             v += sum[p];
-        a.y[to] = v;
+        put_out(a, to, v, -0.0f, is_first(i, row)); /* x is in v already */
+        last = v;
+        n++;
     }
+    if (a.sum.area.world)
+        add_ranks(a, n, last, [&](int n, size_t *to) {
+            int at = (n * THREADS + (int)threadIdx.x) * SPLIT + rank, i = at / (TILE * M);
+            int index = at % (TILE * M), row = tile_row(i) + index % TILE;
+            *to = (size_t)(index / TILE) * ROWS_ALL + row;
+            return is_first(i, row);
+        });
     cluster_arrive();
     cluster_wait();
 }

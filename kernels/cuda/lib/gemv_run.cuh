@@ -39,7 +39,7 @@ __device__ __forceinline__ void end_tile(const struct region_args &a, const stru
             raw[QK ? f.k.t : 0][(i * TILE + f.local) % BLOCK_ROWS] = v;
     } else {
         float other = __shfl_xor_sync(WARP_ALL, v, BY_THREAD ? 1 : SPAN % 32);
-        finish(a, row, f.k, v, other, with, f.mine, best);
+        finish(a, row, f.k, v, other, with, f.mine, is_first(i, row), best);
     }
 }
 
@@ -88,6 +88,7 @@ KERNEL BOUNDS whet_kernel(const __grid_constant__ struct region_args a)
         prefetch_share(a.next, a.next_bytes, (long long)NEXT << 20, blockIdx.x, GRID);
 #endif
     unsigned long long best = 0;
+    float last = 0;
     for (int i = 0; i < tiles; i++) {
         float sum[SUMS];
         int row = tile_row(i) + f.local;
@@ -104,10 +105,18 @@ KERNEL BOUNDS whet_kernel(const __grid_constant__ struct region_args a)
             kept[i][f.index] = v;
 #else
         end_tile(a, f, i, row, v * scale, with, raw, &best);
+        last = v * scale;
 #endif
     }
 #if SPLIT > 1
     finish_split(a, kept, tiles);
+#elif AT_OUT
+    if (a.sum.area.world)
+        add_ranks(a, tiles, last, [&](int i, size_t *at) {
+            int row = tile_row(i) + f.local;
+            *at = (size_t)f.k.t * ROWS_ALL + row;
+            return f.mine && is_first(i, row);
+        });
 #elif AT_ATTN_IN && HAS_QK_NORM
     finish_head(a, raw, end);
 #elif AT_HEAD
@@ -126,6 +135,9 @@ extern "C" __device__ const struct cuda_kernel_info whet_info = {
     0,
     "",
     {{{GRID, 1, 1}, THREADS, SMEM_X + SMEM_STREAM, 1, QK ? CLUSTER : SPLIT, 0}},
+    0,
+    0,
+    ADDS_RANKS,
 };
 
 #endif

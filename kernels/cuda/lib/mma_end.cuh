@@ -7,6 +7,7 @@
 #define WHET_KERNELS_CUDA_LIB_MMA_END_CUH
 
 #include "cuda/lib/mma_x.cuh"
+#include "cuda/lib/words.cuh"
 
 #if AT_ATTN_IN
 /* An element of q, k or v, normed if it is to be, whose pair's other element is `other`. */
@@ -55,7 +56,8 @@ __device__ __forceinline__ void finish(const struct region_args &a, const struct
 #endif
 }
 
-/* Where sums start: with the residual, in the first block of a cluster. */
+/* Where sums start: with the residual, in the first block of a cluster; of several ranks', that
+ * comes last (put_sums, add_ranks). */
 __device__ __forceinline__ void begin_sums(const struct region_args &a, const struct where &at,
                                            int tile, all_sums &c)
 {
@@ -70,7 +72,7 @@ __device__ __forceinline__ void begin_sums(const struct region_args &a, const st
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 int row = (tile + r) * 16 + at.g + j / 2 * 8, t = n * 8 + 2 * at.q + j % 2;
-                if (t < M && (SPLIT == 1 || at.rank == 0))
+                if (t < M && (SPLIT == 1 || at.rank == 0) && !(ADDS_RANKS && a.sum.area.world))
                     c[0][r][n][j] = __ldcg(a.x + (size_t)t * ROWS_ALL + row);
             }
 #endif
@@ -83,6 +85,30 @@ __device__ __forceinline__ void add_chains(all_sums &c)
         c[0][i / (NT * 4) % TILES][i / 4 % NT][i % 4] +=
             c[i / (TILES * NT * 4)][i / (NT * 4) % TILES][i / 4 % NT][i % 4];
 }
+
+#if ADDS_RANKS
+/* A pass's sums with those of the other ranks, and the residual. Rows before `first_row` are
+ * another tile's, too, and that sends and takes them. All that a thread has is on its way before it
+ * waits.
+ */
+__device__ __forceinline__ void put_sums(const struct region_args &a, const struct where &at,
+                                         int tile, int first_row, const float (*c)[NT][4])
+{
+#pragma unroll
+    for (int i = 0; i < 2 * TILES * NT * 4; i++) {
+        int r = i / (NT * 4) % TILES, n = i / 4 % NT, j = i % 4;
+        int row = (tile + r) * 16 + at.g + j / 2 * 8, t = n * 8 + 2 * at.q + j % 2;
+        size_t to = (size_t)t * ROWS_ALL + row;
+        float v[1] = {c[r][n][j]};
+        if (t >= M || row < first_row)
+            continue;
+        if (i < TILES * NT * 4)
+            send_words(a.sum.area, a.sum.turn, to, v);
+        else if (add_words(a.sum.area, a.sum.turn, to, v))
+            a.y[to] = v[0] + __ldcg(a.x + to);
+    }
+}
+#endif
 
 /* A pass's sums, finished. */
 __device__ __forceinline__ void finish_sums(const struct region_args &a, const struct where &at,
@@ -166,6 +192,13 @@ __device__ __forceinline__ int row_of(const struct where &at, int first, int kep
     return tile_of(at.first + first + kept / (TILES * 16)) * 16 + kept % (TILES * 16);
 }
 
+/* Whether a kept row is no unit's before its own: the last unit repeats some. */
+__device__ __forceinline__ bool is_first(const struct where &at, int first, int kept)
+{
+    int unit = at.first + first + kept / (TILES * 16);
+    return ROW_TILES % TILES == 0 || row_of(at, first, kept) >= unit * TILES * 16;
+}
+
 #if AT_HEAD
 /* Kept logits of the tokens that belong to this block. A warp has its tokens, and their best. */
 __device__ __forceinline__ void finish_kept(const struct region_args &a, const struct where &at,
@@ -189,10 +222,12 @@ __device__ __forceinline__ void finish_kept(const struct region_args &a, const s
     }
 }
 #else
-/* Writes the sums of four neighbouring rows of token t. With q/k norm the HEAD_DIM / 4 threads of a
- * head come here together and are neighbours in one warp. */
+/* Writes the sums of four neighbouring rows of token t, and where other ranks add to them sends
+ * them those. `first`: no other thread has them; of attn_out and mlp_out one of them is enough.
+ * With q/k norm the HEAD_DIM / 4 threads of a head come here together and are neighbours in one
+ * warp. */
 __device__ __forceinline__ void finish_four(const struct region_args &a, const struct extra *e,
-                                            int row, int t, float *v)
+                                            int row, int t, bool first, float (&v)[4])
 {
 #if AT_ATTN_IN && HAS_QK_NORM
     int head = row / HEAD_DIM;
@@ -208,8 +243,12 @@ __device__ __forceinline__ void finish_four(const struct region_args &a, const s
     }
 #endif
 #if AT_OUT
-    if (t < M)
-        *(float4 *)(a.y + (size_t)t * ROWS_ALL + row) = make_float4(v[0], v[1], v[2], v[3]);
+    size_t to = (size_t)t * ROWS_ALL + row;
+    if (t >= M || !first)
+        return;
+    *(float4 *)(a.y + to) = make_float4(v[0], v[1], v[2], v[3]);
+    if (ADDS_RANKS && a.sum.area.world)
+        send_words(a.sum.area, a.sum.turn, to, v);
 #elif AT_MLP_IN
     if (t < M)
         *(float2 *)(a.h + (size_t)t * FFN + row / 2) =
@@ -219,6 +258,25 @@ __device__ __forceinline__ void finish_four(const struct region_args &a, const s
         finish(a, e, row + j, t, v[j], v[j ^ 1], 0);
 #endif
 }
+
+#if ADDS_RANKS
+/* The sums of all ranks, and the residual, over what this thread has put into y. */
+__device__ __forceinline__ void add_ranks(const struct region_args &a, const struct where &at,
+                                          int first, int units)
+{
+    int rows = units * TILES * 16;
+    for (int i = threadIdx.x; i < SLOTS * (rows / 4); i += THREADS) {
+        int kept = i % (rows / 4) * 4, t = i / (rows / 4) * SPLIT + at.rank;
+        size_t to = (size_t)t * ROWS_ALL + row_of(at, first, kept);
+        if (t >= M || !is_first(at, first, kept))
+            continue;
+        float4 own = *(const float4 *)(a.y + to), x = __ldcg((const float4 *)(a.x + to));
+        float v[4] = {own.x, own.y, own.z, own.w};
+        if (add_words(a.sum.area, a.sum.turn, to, v))
+            *(float4 *)(a.y + to) = make_float4(v[0] + x.x, v[1] + x.y, v[2] + x.z, v[3] + x.w);
+    }
+}
+#endif
 
 /* Kept sums of the tokens that belong to this block. A thread takes four rows of a token. */
 __device__ __forceinline__ void finish_kept(const struct region_args &a, const struct where &at,
@@ -232,8 +290,12 @@ __device__ __forceinline__ void finish_kept(const struct region_args &a, const s
         float4 s = MEET && t >= M ? make_float4(0, 0, 0, 0) : kept_sum(part, slot, kept);
         float f = SCALED && t < M ? scale_of(a, e, t) : 1;
         float v[4] = {s.x * f, s.y * f, s.z * f, s.w * f};
-        finish_four(a, e, row, t, v);
+        finish_four(a, e, row, t, is_first(at, first, kept), v);
     }
+#if ADDS_RANKS
+    if (a.sum.area.world)
+        add_ranks(a, at, first, units);
+#endif
 }
 #endif
 

@@ -44,6 +44,10 @@ __device__ __forceinline__ void multiply_all(const struct region_args &a, const 
             cluster_wait();
         if (mine && KEPT)
             keep_sums(at, part, REDUCE ? p % PER_REDUCE : p, c[0]);
+#if ADDS_RANKS
+        else if (mine && a.sum.area.world)
+            put_sums(a, at, tile, (at.first + p * LINES + at.warp / KW) * TILES * 16, c[0]);
+#endif
         else if (mine)
             finish_sums(a, at, e, tile, c[0], scale, best);
         if (REDUCE && (p + 1 == all || (p + 1) % PER_REDUCE == 0))
@@ -131,6 +135,9 @@ extern "C" __device__ const struct cuda_kernel_info whet_info = {
     PACKED_BYTES,
     PACKED_LAYOUT,
     {{{CLUSTERS * SPLIT, 1, 1}, THREADS, SMEM_X + SMEM_PART + SMEM_STAGE, 1, SPLIT, 0}},
+    0,
+    0,
+    ADDS_RANKS,
 };
 
 #endif

@@ -198,6 +198,9 @@ enum planted {
     STRAYS = 1 << 13,   /* into another way's memory */
     OUTSIDE = 1 << 14,  /* behind the area */
     GIVES_UP = 1 << 15, /* waits for a while only */
+    KEEPS = 1 << 16,    /* places of words stay full */
+    TWICE = 1 << 17,    /* a word is sent to two places */
+    OTHER_TURN = 1 << 18,
 };
 static unsigned planted;
 static int way, stack, m_max = 4;
@@ -205,10 +208,11 @@ static uint32_t own_count[REDUCE_PEERS];
 
 enum { HIDDEN = 64 };
 
+/* `call`: of REDUCE_WORDS, the turn. */
 static uint32_t *item(const struct peer_reduce_args *a, int on, int slot, uint32_t call, int64_t i)
 {
     int32_t world = a->area.world, numbers = a->area.numbers;
-    uint32_t turn = planted & ONE_TURN ? 0 : call & 1;
+    uint32_t turn = planted & ONE_TURN ? 0 : (call & 1) ^ !!(planted & OTHER_TURN);
     int64_t at =
         REDUCE_AT(way, world, numbers) +
         (int64_t)(turn * ((uint32_t)world + 1) + (uint32_t)slot) * REDUCE_ITEMS(way, numbers) + i;
@@ -287,9 +291,51 @@ static void clean(const struct peer_reduce_args *a, uint32_t call, int64_t n)
                 memset(item(a, a->area.rank, s, call, i), 0, 16);
 }
 
+/* As kernels/cuda/lib/words.cuh. */
+static void words_task(const struct peer_reduce_args *a)
+{
+    uint32_t turn = (uint32_t)a->turn, word;
+    int64_t n = (int64_t)a->m * HIDDEN;
+    for (int r = 0; r < a->area.world; r++)
+        for (int64_t i = 0; i < n && r != a->area.rank; i++) {
+            memcpy(&word, a->x + i, 4);
+            __atomic_store_n(item(a, r, a->area.rank, turn, 0) + i, word, __ATOMIC_RELEASE);
+            if (planted & TWICE && i == 0)
+                *item(a, r, a->area.world, turn, 0) = word;
+        }
+    for (int64_t i = 0; i < n - !!(planted & SHORT); i++) {
+        float sum = 0, v;
+        for (int r = 0; r < a->area.world; r++) {
+            v = a->x[i];
+            if (r != a->area.rank) {
+                uint32_t *at = item(a, a->area.rank, r, turn, 0) + i;
+                while ((word = __atomic_load_n(at, __ATOMIC_ACQUIRE)) == REDUCE_EMPTY &&
+                       !(planted & NO_WAIT)) {
+                    if (__atomic_load_n(a->area.over, __ATOMIC_ACQUIRE))
+                        return;
+                    sched_yield();
+                }
+                memcpy(&v, &word, 4);
+                if (!(planted & KEEPS))
+                    __atomic_store_n(at, REDUCE_EMPTY, __ATOMIC_RELEASE);
+            }
+            sum = r ? sum + v : v;
+        }
+        a->out[i] = sum + a->residual[i];
+    }
+    if (planted & STRAYS)
+        *(uint32_t *)a->area.memory[a->area.rank] = 1;
+    if (planted & OWN_COUNT)
+        a->area.calls[0]++;
+}
+
 static void kernel_task(const void *args)
 {
     const struct peer_reduce_args *a = args;
+    if (way == REDUCE_WORDS) {
+        words_task(a);
+        return;
+    }
     uint32_t *calls = a->area.calls + way * REDUCE_COUNTS, call = *calls + 1;
     int64_t n = (int64_t)a->m * HIDDEN;
     if (call == 0 && !(planted & WRAPS))
@@ -321,6 +367,7 @@ static struct kernel *open_fake(void)
     static struct loaded l;
     static struct kernel k = {.region = REGION_REDUCE, .backend = &l};
     l = (struct loaded){.info = {.m_max = m_max, .launches = 1, .launch = {{{1, 1, 1}, 32}}}};
+    l.info.sums = way == REDUCE_WORDS;
     l.entry[0] = (cudaKernel_t)(void *)&kernel_entry;
     return &k;
 }
@@ -379,6 +426,41 @@ static void good_kernels_pass(void **state)
         if (v != DEVICE_OK)
             print_error("%s\n", why);
         assert_int_equal(v, DEVICE_OK);
+    }
+}
+
+static void words_pass_and_planted_ones_do_not(void **state)
+{
+    static const struct {
+        unsigned planted;
+        const char *why;
+    } bad[] = {
+        {NO_WAIT, "element"},
+        {ONE_TURN, ""},
+        {OTHER_TURN, "and the call's turn is"},
+        {KEEPS, "words in turn"},
+        {TWICE, "words in turn"},
+        {SHORT, "the sum in the order of ranks"},
+        {STRAYS, "wrote to way 0"},
+        {OWN_COUNT, "has count 0 of way 0"},
+    };
+    char why[sizeof(struct err)];
+    (void)state;
+    probe_reduce_s = 20;
+    way = REDUCE_WORDS;
+    for (gpus = 2; gpus <= 4; gpus++) {
+        enum device_verdict v = probe(0, gpus, gpus == 2, why);
+        if (v != DEVICE_OK)
+            print_error("%s\n", why);
+        assert_int_equal(v, DEVICE_OK);
+    }
+    gpus = 3;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        enum device_verdict v = probe(bad[i].planted, 3, true, why);
+        if (v != DEVICE_FAULT || !strstr(why, bad[i].why))
+            print_error("%zu: %d, %s; expected %s\n", i, (int)v, why, bad[i].why);
+        assert_int_equal(v, DEVICE_FAULT);
+        assert_non_null(strstr(why, bad[i].why));
     }
 }
 
@@ -467,6 +549,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(good_kernels_pass),
+        cmocka_unit_test(words_pass_and_planted_ones_do_not),
         cmocka_unit_test(bad_kernels_are_refused),
         cmocka_unit_test(what_cannot_be_probed_is_no_fault_of_the_kernel),
         cmocka_unit_test(lines_need_links_that_do_not_cut_them),

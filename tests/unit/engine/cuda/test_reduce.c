@@ -19,13 +19,15 @@ static struct noted {
     struct summed sum;
     int32_t layer;
     bool compared;
+    struct cuda_sum fused;
+    const float *y;
 } ran[MOST];
 static int noted_runs, captures, destroyed;
 
 static int note(struct walk *w, const struct kernel *k, int32_t layer, bool compared)
 {
     if (noted_runs < MOST)
-        ran[noted_runs++] = (struct noted){k, w->sum, layer, compared};
+        ran[noted_runs++] = (struct noted){k, w->sum, layer, compared, w->fused, w->y};
     return 0;
 }
 
@@ -166,6 +168,59 @@ static void what_is_on_trial_runs_beside_one_sum_of_a_step(void **state)
     }
 }
 
+/* Where the kernel of reduce and the projection before it both can, the projection makes the sum,
+ * in turns, and nothing runs behind it; elsewhere, and where somebody looks, they run apart. */
+static void a_projection_makes_the_sum_where_both_can(void **state)
+{
+    struct loaded can = {.number = 2, .info = {.sums = 1}}, cannot = {.number = 3};
+    struct kernel words = {.region = REGION_REDUCE, .m_max = 2, .backend = &can};
+    struct kernel out = {.region = REGION_MLP_OUT, .m_max = 2, .backend = &can};
+    struct kernel plain = {.region = REGION_MLP_OUT, .m_max = 2, .backend = &cannot};
+    struct kernel wider = {.region = REGION_MLP_OUT, .m_max = 4, .backend = &can};
+    const struct {
+        const struct kernel *sum, *out;
+        bool live, fused;
+    } of[] = {{&words, &out, false, true},
+              {&words, &out, true, false},
+              {&words, &plain, false, false},
+              {&words, &wider, false, false},
+              {&template, &out, false, false}};
+    struct collective world = {&with_areas, 1, 2};
+    struct step_block block = {0};
+    struct step s = {.m = 2};
+    (void)state;
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        struct kernel_choice c;
+        struct backend b;
+        struct walk w;
+        struct err e;
+        rig(&b, &c, &world);
+        areas[REDUCE_STEPS].world = 2;
+        c.kernel[REGION_REDUCE] = of[i].sum;
+        c.kernel[REGION_MLP_OUT] = of[i].out;
+        walk_init(&w, &b, NULL, &block, &c);
+        w.rows = 0;
+        w.live = of[i].live ? &s : NULL;
+        assert_int_equal(walk_step(&w, &e), 0);
+        assert_int_equal(noted_runs, of[i].fused ? 2 * 3 : 3 * 3); /* attn_out is eager's */
+        int at = 0;
+        for (int layer = 0; layer < 3; layer++) {
+            assert_ptr_equal(ran[at].kernel, of[i].sum);
+            assert_int_equal(ran[at++].sum.turn, 0);
+            assert_ptr_equal(ran[at].kernel, of[i].out);
+            assert_int_equal(ran[at].fused.area.world, of[i].fused ? 2 : 0);
+            assert_int_equal(ran[at].fused.turn, of[i].fused);
+            assert_ptr_equal(ran[at++].y, of[i].fused ? b.x[0] : b.partial);
+            if (of[i].fused)
+                continue;
+            assert_ptr_equal(ran[at].kernel, of[i].sum);
+            assert_int_equal(ran[at++].sum.turn, 1);
+        }
+        plan_free(b.plan);
+    }
+    areas[REDUCE_STEPS].world = 0;
+}
+
 static void a_hook_of_reduce_is_held_until_its_step_has_ended(void **state)
 {
     struct collective world = {&with_areas, 0, 2};
@@ -226,6 +281,10 @@ static void two_kernels_are_timed_in_turns_without_new_graphs(void **state)
         assert_int_equal(noted_runs, i == 1 ? 16 : 0);
         assert_ptr_equal(summed_in, i == 0 ? b.partial : NULL);
     }
+    assert_int_equal(cuda_time_reduce(&b, &template, 3, 15, &ns, &e),
+                     -1); /* turns would not alternate */
+    for (int i = 0; i < 16; i++)
+        assert_int_equal(ran[i].sum.turn, i % 2);
     assert_int_equal(ran[0].sum.use, REDUCE_TRIALS);
     assert_ptr_equal(ran[0].sum.out, b.spare.y);
     assert_int_equal(cuda_time_reduce(&b, &other, 3, 16, &ns, &e),
@@ -273,6 +332,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_template_sums_after_every_out_region),
         cmocka_unit_test(what_is_on_trial_runs_beside_one_sum_of_a_step),
+        cmocka_unit_test(a_projection_makes_the_sum_where_both_can),
         cmocka_unit_test(a_hook_of_reduce_is_held_until_its_step_has_ended),
         cmocka_unit_test(two_kernels_are_timed_in_turns_without_new_graphs),
         cmocka_unit_test(a_kernel_is_told_of_the_area_that_it_is_to_use),
