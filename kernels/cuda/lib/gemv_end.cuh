@@ -186,6 +186,19 @@ __device__ __forceinline__ void finish(const struct region_args &a, int row, con
 #endif
 }
 
+#if AT_OUT
+/* The sums of all ranks of what a block has finished; `last`: this thread's of its last tile. */
+__device__ __forceinline__ void finish_ranks(const struct region_args &a, const struct finisher &f,
+                                             int tiles, float last)
+{
+    add_ranks(a, tiles, last, [&](int i, size_t *at) {
+        int row = tile_row(i) + f.local;
+        *at = (size_t)f.k.t * ROWS_ALL + row;
+        return f.mine && is_first(i, row);
+    });
+}
+#endif
+
 #if AT_ATTN_IN
 /* What a thread needs to finish one element of the block's head. */
 struct head_end {

@@ -112,11 +112,7 @@ KERNEL BOUNDS whet_kernel(const __grid_constant__ struct region_args a)
     finish_split(a, kept, tiles);
 #elif AT_OUT
     if (a.sum.area.world)
-        add_ranks(a, tiles, last, [&](int i, size_t *at) {
-            int row = tile_row(i) + f.local;
-            *at = (size_t)f.k.t * ROWS_ALL + row;
-            return f.mine && is_first(i, row);
-        });
+        finish_ranks(a, f, tiles, last);
 #elif AT_ATTN_IN && HAS_QK_NORM
     finish_head(a, raw, end);
 #elif AT_HEAD
