@@ -9,7 +9,8 @@
 #include "kernels/peer.h"
 
 /* Bytes of a rank's memory for calls of up to so many numbers (a multiple of 64), and of its counts
- * of calls; both zero at first, the memory at a multiple of 256 bytes. */
+ * of calls; zero at first, but for places of words, which are empty; the memory at a multiple of
+ * 256 bytes. */
 size_t peer_area_bytes(int32_t world, int32_t numbers);
 size_t peer_area_counts(void);
 

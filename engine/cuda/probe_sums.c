@@ -11,7 +11,8 @@
  * kernel must wait for it, and end when it comes, in one run, and when the world is over, in
  * another.
  *
- * The contents are those of the probe's last case. Slices are the caller's.
+ * Only for a server of several ranks: it keeps the device waiting for milliseconds. The contents
+ * are those of the probe's last case. Slices are the caller's.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@
 #include "config/err.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/loaded.h"
+#include "engine/cuda/peer_area.h"
 #include "engine/cuda/probe_private.h"
 #include "engine/cuda/walk.h"
 #include "kernels/peer.h"
@@ -305,7 +307,7 @@ enum device_verdict probe_sums(struct device_probe *p, struct err *e)
 {
     struct sums s = {.p = p, .n = (int64_t)p->loaded->info.m_max * p->y_cols};
     bool out = p->o.region == REGION_ATTN_OUT || p->o.region == REGION_MLP_OUT;
-    if (!out || !p->loaded->info.sums || s.n > REDUCE_PEER_NUMBERS)
+    if (!out || !p->loaded->info.sums || s.n > REDUCE_PEER_NUMBERS || !peer_gpus_known(2))
         return DEVICE_OK;
     s.numbers = (int32_t)((s.n + 63) / 64 * 64);
     enum device_verdict v = open_sums(&s, e) ? DEVICE_ERROR : all_runs(&s, e);

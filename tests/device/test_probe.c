@@ -340,6 +340,7 @@ static bool begin(char *dir)
 {
     static const struct device_slices always = {0};
     struct err e = {""};
+    setenv("WHET_RANK_GPUS", "0,1", 0); /* projections are probed as a rank's; one GPU is enough */
     check(mkdtemp(dir) != NULL, false, "there is a folder for objects");
     session = whet_backend_cuda.probe->start(&always, &e);
     check(session != NULL, true, "a session begins: %s", e.msg);

@@ -7,9 +7,9 @@
  * threads at its end, which saves a kernel between the projection and the next region: on either
  * rank, since both do the same to memory.
  *
- * Invariant: a thread sends all its numbers before it waits for one, and each number is sent and
- * taken once by each rank. So nobody waits in a circle, whatever grids the ranks have: of all
- * blocks that wait, the one for whose numbers the other rank's block comes first is served.
+ * Invariant: a thread sends what it has of a pass over its rows before it waits for any of that,
+ * and each number is sent and taken once by each rank. Passes are the same on all ranks, whose
+ * kernels are those of one table, or there is one pass: so nobody waits in a circle.
  */
 #ifndef WHET_KERNELS_CUDA_LIB_WORDS_CUH
 #define WHET_KERNELS_CUDA_LIB_WORDS_CUH

@@ -13,6 +13,7 @@
 
 #include "config/clock.h"
 #include "engine/cuda/loaded.h"
+#include "engine/cuda/peer_area.h"
 #include "engine/cuda/probe_private.h"
 #include "engine/cuda/walk.h"
 
@@ -163,6 +164,8 @@ static cudaError_t copy(void *to, const void *from, size_t n)
     return cudaSuccess;
 }
 
+static bool several = true;
+#define peer_gpus_known(n) (several && (n) == 2)
 #define probe_wait(p, limit, what, e) wait_for(p, what, e)
 #define case_walk(p, w, choice) (memset(w, 0, sizeof *(w)), (void)(choice))
 #define walk_region(w, k, r, layer, e) ((void)(e), start(w))
@@ -212,6 +215,10 @@ static void a_good_one_passes(void **state)
     assert_false(started);
     assert_int_equal(probe(0, REGION_REDUCE, 1, &e), DEVICE_OK); /* probe_reduce.c's */
     assert_false(started);
+    several = false;
+    assert_int_equal(probe(0, REGION_MLP_OUT, 1, &e), DEVICE_OK);
+    assert_false(started);
+    several = true;
 }
 
 static void bad_ones_are_refused(void **state)
