@@ -40,19 +40,21 @@ static unsigned planted;
 /* ---- a runtime of one thread ------------------------------------------------------------------
  */
 
-static struct job {
+/* A kernel's arguments are its thread's own: one that never ends goes on beside the next. */
+struct job {
     const float *x;
     float *y;
     struct cuda_sum sum;
-} job;
+    unsigned planted;
+};
 static pthread_t thread;
 static bool started;
 static int finished;
 static int64_t patience_ns = 20000000000; /* with which a kernel is awaited: cores may be taken */
 
-static uint32_t *word(int on, int of, int turn, int64_t i)
+static uint32_t *word(const struct job *j, int on, int of, int turn, int64_t i)
 {
-    const struct peer_area *p = &job.sum.area;
+    const struct peer_area *p = &j->sum.area;
     int64_t items = REDUCE_AT(REDUCE_WORDS, p->world, p->numbers) +
                     (int64_t)(turn * (p->world + 1) + of) * REDUCE_ITEMS(REDUCE_WORDS, p->numbers);
     return (uint32_t *)p->memory[on] + items * 4 + i;
@@ -64,76 +66,80 @@ static float product(int64_t i)
 }
 
 /* False: the world is over. */
-static bool take(int from, int64_t i, float *v)
+static bool take(const struct job *j, int from, int64_t i, float *v)
 {
-    uint32_t *at = word(job.sum.area.rank, from, job.sum.turn, i), w;
-    while ((w = __atomic_load_n(at, __ATOMIC_ACQUIRE)) == REDUCE_EMPTY && !(planted & NO_WAIT)) {
-        if (__atomic_load_n(job.sum.area.over, __ATOMIC_ACQUIRE) && !(planted & SPINS))
+    uint32_t *at = word(j, j->sum.area.rank, from, j->sum.turn, i), w;
+    while ((w = __atomic_load_n(at, __ATOMIC_ACQUIRE)) == REDUCE_EMPTY && !(j->planted & NO_WAIT)) {
+        if (__atomic_load_n(j->sum.area.over, __ATOMIC_ACQUIRE) && !(j->planted & SPINS))
             return false;
         sched_yield();
     }
     memcpy(v, &w, 4);
-    if (!(planted & KEEPS))
+    if (!(j->planted & KEEPS))
         __atomic_store_n(at, REDUCE_EMPTY, __ATOMIC_RELEASE);
     return true;
 }
 
-static void send(int64_t i)
+static void send(const struct job *j, int64_t i)
 {
+    const struct peer_area *p = &j->sum.area;
     float v = product(i);
     uint32_t w;
     memcpy(&w, &v, 4);
-    for (int k = 1; k < job.sum.area.world - !!(planted & ONE_RANK); k++) {
-        int on = (job.sum.area.rank + k) % job.sum.area.world;
-        __atomic_store_n(word(on, job.sum.area.rank, job.sum.turn ^ !!(planted & OTHER_TURN), i), w,
+    for (int k = 1; k < p->world - !!(j->planted & ONE_RANK); k++) {
+        int on = (p->rank + k) % p->world;
+        __atomic_store_n(word(j, on, p->rank, j->sum.turn ^ !!(j->planted & OTHER_TURN), i), w,
                          __ATOMIC_RELEASE);
-        if (planted & OUTSIDE)
-            word(on, job.sum.area.world, 1, 0)[REDUCE_ITEMS(REDUCE_WORDS, NUMBERS) * 4] = w;
+        if (j->planted & OUTSIDE)
+            word(j, on, p->world, 1, 0)[REDUCE_ITEMS(REDUCE_WORDS, NUMBERS) * 4] = w;
     }
 }
 
-static bool add(int64_t i)
+static bool add(const struct job *j, int64_t i)
 {
-    const struct peer_area *p = &job.sum.area;
-    float sum = planted & RESIDUAL_FIRST ? job.x[i] : 0, v;
-    bool first = !(planted & RESIDUAL_FIRST);
+    const struct peer_area *p = &j->sum.area;
+    float sum = j->planted & RESIDUAL_FIRST ? j->x[i] : 0, v;
+    bool first = !(j->planted & RESIDUAL_FIRST);
     for (int k = 0; k < p->world; k++) {
-        int r = planted & OWN_FIRST ? (p->rank + k) % p->world : k;
+        int r = j->planted & OWN_FIRST ? (p->rank + k) % p->world : k;
         v = product(i);
-        if (r != p->rank && !take(r, i, &v))
+        if (r != p->rank && !take(j, r, i, &v))
             return false;
         sum = first ? v : sum + v;
         first = false;
     }
-    job.y[i] = planted & (RESIDUAL_FIRST | NO_RESIDUAL) ? sum : sum + job.x[i];
+    j->y[i] = j->planted & (RESIDUAL_FIRST | NO_RESIDUAL) ? sum : sum + j->x[i];
     return true;
 }
 
 static void *kernel(void *arg)
 {
-    (void)arg;
-    for (int64_t i = 0; i < NUMBERS && !job.sum.area.world; i++)
-        job.y[i] = product(i) + job.x[i];
-    for (int64_t i = 0; i < NUMBERS && job.sum.area.world; i++)
-        send(i);
-    for (int64_t i = 0; i < NUMBERS - !!(planted & SHORT) && job.sum.area.world; i++)
-        if (!add(i))
+    struct job *j = arg;
+    int world = j->sum.area.world;
+    for (int64_t i = 0; i < NUMBERS && !world; i++)
+        j->y[i] = product(i) + j->x[i];
+    for (int64_t i = 0; i < NUMBERS && world; i++)
+        send(j, i);
+    for (int64_t i = 0; i < NUMBERS - !!(j->planted & SHORT) && world; i++)
+        if (!add(j, i))
             break;
-    if (planted & TAKES_TWICE && job.sum.area.world)
-        add(0);
-    if (planted & PAST_END)
-        job.y[NUMBERS] = 1;
-    if (planted & BEFORE)
-        job.y[-1] = 1;
+    if (j->planted & TAKES_TWICE && world)
+        add(j, 0);
+    if (j->planted & PAST_END)
+        j->y[NUMBERS] = 1;
+    if (j->planted & BEFORE)
+        j->y[-1] = 1;
+    free(j);
     __atomic_store_n(&finished, 1, __ATOMIC_RELEASE);
     return NULL;
 }
 
 static int start(const struct walk *w)
 {
-    job = (struct job){w->x, w->y, w->fused};
+    struct job *j = xmalloc(sizeof *j);
+    *j = (struct job){w->x, w->y, w->fused, planted};
     finished = 0;
-    started = pthread_create(&thread, NULL, kernel, NULL) == 0;
+    started = pthread_create(&thread, NULL, kernel, j) == 0;
     return started ? 0 : -1;
 }
 
