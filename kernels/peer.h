@@ -69,6 +69,10 @@ enum {
       ((way) > REDUCE_LL128 ? REDUCE_ITEMS(REDUCE_LL128, numbers) : 0) + \
       ((way) > REDUCE_PLAIN ? REDUCE_ITEMS(REDUCE_PLAIN, numbers) : 0) + \
       ((way) > REDUCE_WORDS ? REDUCE_ITEMS(REDUCE_WORDS, numbers) : 0)))
+/* Where the slot for what rank `of` sends (world: for sums) begins in a turn, in items. */
+#define REDUCE_SLOT(way, world, numbers, turn, of) \
+    (REDUCE_AT(way, world, numbers) +              \
+     (size_t)((turn) * ((world) + 1) + (of)) * REDUCE_ITEMS(way, numbers))
 
 /* One rank's view of an area. */
 struct peer_area {

@@ -173,11 +173,8 @@ static int empty_areas(const struct peer_rank *k, int64_t most, struct err *e)
     int32_t world = k->base.world, numbers = area_numbers(most);
     char *areas = (char *)k->args.area[k->base.rank] + areas_at(k, most);
     for (int u = 0; u < REDUCE_USES; u++) {
-        char *words = areas + (size_t)u * peer_area_bytes(world, numbers) +
-                      (size_t)REDUCE_AT(REDUCE_WORDS, world, numbers) * 16;
-        CU(cudaMemset(words, 0xff,
-                      peer_area_bytes(world, numbers) -
-                          (size_t)REDUCE_AT(REDUCE_WORDS, world, numbers) * 16));
+        size_t each = peer_area_bytes(world, numbers), words = peer_words_at(world, numbers);
+        CU(cudaMemset(areas + (size_t)u * each + words, 0xff, each - words));
     }
     return 0;
 }

@@ -10,6 +10,11 @@ size_t peer_area_bytes(int32_t world, int32_t numbers)
     return (size_t)REDUCE_AT(REDUCE_WAYS, world, numbers) * 16;
 }
 
+size_t peer_words_at(int32_t world, int32_t numbers)
+{
+    return (size_t)REDUCE_AT(REDUCE_WORDS, world, numbers) * 16;
+}
+
 size_t peer_area_counts(void)
 {
     return (size_t)REDUCE_WAYS * REDUCE_COUNTS * sizeof(uint32_t);

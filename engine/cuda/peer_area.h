@@ -14,6 +14,9 @@
 size_t peer_area_bytes(int32_t world, int32_t numbers);
 size_t peer_area_counts(void);
 
+/* Of that memory, where places of words (REDUCE_WORDS) begin; they reach to its end. */
+size_t peer_words_at(int32_t world, int32_t numbers);
+
 /* Whether this process can find the GPUs of `world` ranks: those that launch.c left in
  * WHET_RANK_GPUS, its own first. A probe must, and without one no kernel is searched for. */
 bool peer_gpus_known(int32_t world);

@@ -30,7 +30,7 @@ static size_t area_bytes(const struct party *p)
 
 static size_t words_at(const struct party *p)
 {
-    return (size_t)REDUCE_AT(REDUCE_WORDS, p->world, p->numbers) * 16;
+    return peer_words_at(p->world, p->numbers);
 }
 
 int32_t party_turn(const struct party *p, int i)

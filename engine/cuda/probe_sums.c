@@ -67,9 +67,7 @@ static int open_sums(struct sums *s, struct err *e)
 {
     size_t n = (size_t)s->n * sizeof(float);
     void *over = NULL;
-    s->words = (size_t)(REDUCE_AT(REDUCE_WAYS, SUMS_WORLD, s->numbers) -
-                        REDUCE_AT(REDUCE_WORDS, SUMS_WORLD, s->numbers)) *
-               16;
+    s->words = peer_area_bytes(SUMS_WORLD, s->numbers) - peer_words_at(SUMS_WORLD, s->numbers);
     for (int r = 0; r < SUMS_WORLD; r++) {
         CU(cudaMalloc((void **)&s->memory[r], s->words + 2 * SUMS_BAND));
         s->theirs[r] = xmalloc(n);
@@ -89,8 +87,7 @@ static int open_sums(struct sums *s, struct err *e)
     s->sum.area = (struct peer_area){.over = over, .numbers = s->numbers};
     /* Only the places are there: what a kernel writes to another way's memory is a fault. */
     for (int r = 0; r < SUMS_WORLD; r++)
-        s->sum.area.memory[r] =
-            s->memory[r] + SUMS_BAND - (size_t)REDUCE_AT(REDUCE_WORDS, SUMS_WORLD, s->numbers) * 16;
+        s->sum.area.memory[r] = s->memory[r] + SUMS_BAND - peer_words_at(SUMS_WORLD, s->numbers);
     return 0;
 }
 
@@ -115,8 +112,8 @@ static void close_sums(struct sums *s)
 /* Bytes from a rank's memory to what rank `of` sends it in a turn. */
 static size_t place(const struct sums *s, int turn, int of)
 {
-    return SUMS_BAND +
-           (size_t)(turn * (SUMS_WORLD + 1) + of) * REDUCE_ITEMS(REDUCE_WORDS, s->numbers) * 16;
+    return SUMS_BAND + (size_t)REDUCE_SLOT(REDUCE_WORDS, SUMS_WORLD, s->numbers, turn, of) * 16 -
+           peer_words_at(SUMS_WORLD, s->numbers);
 }
 
 /* All places empty, and those of `rank` filled but for the last `missing` numbers of the others. */

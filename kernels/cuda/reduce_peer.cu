@@ -112,10 +112,7 @@ __device__ __forceinline__ struct numbers add(const struct numbers &a, const str
 __device__ __forceinline__ uint4 *slot(const struct call &c, int on, int of)
 {
     const struct peer_area &p = c.a.area;
-    int each = REDUCE_ITEMS(WAY, p.numbers);
-    size_t at =
-        REDUCE_AT(WAY, p.world, p.numbers) + (size_t)((c.number & 1) * (p.world + 1) + of) * each;
-    return (uint4 *)p.memory[on] + at;
+    return (uint4 *)p.memory[on] + REDUCE_SLOT(WAY, p.world, p.numbers, c.number & 1, of);
 }
 
 __device__ __forceinline__ void send(const struct call &c, uint4 *to, int item,

@@ -26,9 +26,8 @@ enum { WORDS_LOOKS = 1024 };
 __device__ __forceinline__ float *word_at(const struct peer_area &p, int turn, int on, int of,
                                           size_t n)
 {
-    size_t items = REDUCE_AT(REDUCE_WORDS, p.world, p.numbers) +
-                   (size_t)(turn * (p.world + 1) + of) * REDUCE_ITEMS(REDUCE_WORDS, p.numbers);
-    return (float *)((uint4 *)p.memory[on] + items) + n;
+    size_t at = REDUCE_SLOT(REDUCE_WORDS, p.world, p.numbers, turn, of);
+    return (float *)((uint4 *)p.memory[on] + at) + n;
 }
 
 /* A NaN that would look like an empty place becomes another one. */

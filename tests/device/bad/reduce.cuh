@@ -33,8 +33,7 @@ __device__ uint4 *slot(const struct peer_reduce_args &a, int on, int of, unsigne
     const struct peer_area &p = a.area;
     int way = PLANTED == EARLY_FLAG ? REDUCE_PLAIN : REDUCE_LL;
     unsigned turn = PLANTED == ONE_TURN ? 0 : call & 1;
-    return (uint4 *)p.memory[on] + REDUCE_AT(way, p.world, p.numbers) +
-           (size_t)(turn * (p.world + 1) + of) * REDUCE_ITEMS(way, p.numbers);
+    return (uint4 *)p.memory[on] + REDUCE_SLOT(way, p.world, p.numbers, turn, of);
 }
 
 /* Numbers 2 i and 2 i + 1 of rank r. */

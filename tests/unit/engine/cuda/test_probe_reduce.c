@@ -213,9 +213,7 @@ static uint32_t *item(const struct peer_reduce_args *a, int on, int slot, uint32
 {
     int32_t world = a->area.world, numbers = a->area.numbers;
     uint32_t turn = planted & ONE_TURN ? 0 : (call & 1) ^ !!(planted & OTHER_TURN);
-    int64_t at =
-        REDUCE_AT(way, world, numbers) +
-        (int64_t)(turn * ((uint32_t)world + 1) + (uint32_t)slot) * REDUCE_ITEMS(way, numbers) + i;
+    size_t at = REDUCE_SLOT(way, world, numbers, (int32_t)turn, slot) + (size_t)i;
     return (uint32_t *)a->area.memory[on] + 4 * at;
 }
 

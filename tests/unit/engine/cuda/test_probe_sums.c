@@ -55,8 +55,7 @@ static int64_t patience_ns = 20000000000; /* with which a kernel is awaited: cor
 static uint32_t *word(const struct job *j, int on, int of, int turn, int64_t i)
 {
     const struct peer_area *p = &j->sum.area;
-    int64_t items = REDUCE_AT(REDUCE_WORDS, p->world, p->numbers) +
-                    (int64_t)(turn * (p->world + 1) + of) * REDUCE_ITEMS(REDUCE_WORDS, p->numbers);
+    size_t items = REDUCE_SLOT(REDUCE_WORDS, p->world, p->numbers, turn, of);
     return (uint32_t *)p->memory[on] + items * 4 + i;
 }
 
