@@ -34,7 +34,7 @@ enum { K = HIDDEN };
 INLINE void project(const int type, const struct attn_in_args *a, const struct wide *w,
                     struct qkv_unit u)
 {
-    float v[TILE * SLOT];
+    float v[TILE * SLOT] __attribute__((aligned(64)));
     for (int r = 0; r < RUNS; r++)
         wide_expand(w, type, qkv_weight(a, u.kind), u.head * HEAD_DIM + qkv_row(u.part, r * RUN),
                     RUN, r * (RUN / PANEL));
@@ -52,7 +52,7 @@ static void run(const void *args, const struct team *team)
     amx_begin();
     for (int g = share_first(&w.units); g < w.units.end; g = share_next(&w.units, g)) {
         struct qkv_unit u = qkv_unit(g);
-        if (u.kind == QKV_Q)
+        if (u.kind == QKV_Q || QKV_ALIKE)
             project(WTYPE, a, &w, u);
         else if (u.kind == QKV_K)
             project(WTYPE_2, a, &w, u);

@@ -42,7 +42,7 @@ static void run(const void *args, const struct team *team)
 {
     const struct head_args *a = args;
     struct wide w;
-    float dot[TILE * UNIT];
+    float dot[TILE * UNIT] __attribute__((aligned(64)));
     wide_begin(&w, team, (VOCAB + UNIT - 1) / UNIT, a->x, a->row, a->m, a->norm, a->eps, WTYPE,
                PANELS);
     amx_begin();

@@ -26,6 +26,8 @@ enum { K = HIDDEN, UNIT = PANELS * 16 };
 #include "cpu/lib/vexp.h"
 #include "cpu/lib/wide.h"
 
+enum { LDO = 2 * UNIT }; /* sums of a token: of gate, then of up */
+
 /* h[t0 .. t0+tokens, n .. n+count) = silu(gate) * up */
 INLINE void finish(const struct mlp_in_args *a, int t0, int tokens, int n, int count,
                    const float *gate, const float *up)
@@ -34,35 +36,44 @@ INLINE void finish(const struct mlp_in_args *a, int t0, int tokens, int n, int c
         float *h = a->h + (int64_t)(t0 + t) * FFN + n;
         float out[UNIT];
         for (int i = 0; i < UNIT; i += LANES)
-            vf_store(out + i,
-                     vf_silu_mul(vf_load(gate + t * UNIT + i), vf_load(up + t * UNIT + i)));
+            vf_store(out + i, vf_silu_mul(vf_load(gate + t * LDO + i), vf_load(up + t * LDO + i)));
         for (int i = 0; i < count; i++)
             h[i] = out[i];
     }
 }
 
-/* Gate and up have slots of the larger format's size each. */
+/* Panels of both formats in slots of the larger one's size. */
 #define WTYPE_LARGE (TILE_PARTS(WTYPE) > TILE_PARTS(WTYPE_2) || PANEL_TYPE(WTYPE) ? WTYPE : WTYPE_2)
+
+/* The sums of the tile at token t; up's panels are behind those of gate. Of one format they are
+ * multiplied as one matrix: the products stand in the object once, and a register tile may have
+ * rows of both. Returns how many of its tokens are real. */
+INLINE int both_sums(const struct wide *gate, const struct wide *up, int panels, int t, float *dot)
+{
+    if (WTYPE == WTYPE_2)
+        return wide_tile(gate, WTYPE, 0, 2 * panels, t, dot, LDO);
+    wide_tile(up, WTYPE_2, 0, panels, t, dot + panels * PANEL, LDO);
+    return wide_tile(gate, WTYPE, 0, panels, t, dot, LDO);
+}
 
 static void run(const void *args, const struct team *team)
 {
     const struct mlp_in_args *a = args;
-    struct wide w, w2;
-    float gate[TILE * UNIT] = {0}, up[TILE * UNIT] = {0};
-    wide_begin(&w, team, (FFN + UNIT - 1) / UNIT, a->x, NULL, a->m, a->norm, a->eps, WTYPE_LARGE,
+    struct wide gate, up;
+    float dot[TILE * LDO] __attribute__((aligned(64))) = {0};
+    wide_begin(&gate, team, (FFN + UNIT - 1) / UNIT, a->x, NULL, a->m, a->norm, a->eps, WTYPE_LARGE,
                2 * PANELS);
-    w2 = w;
-    w2.panels += PANELS * wide_panel_bytes(WTYPE);
+    up = gate;
     amx_begin();
-    for (int u = share_first(&w.units); u < w.units.end; u = share_next(&w.units, u)) {
+    for (int u = share_first(&gate.units); u < gate.units.end; u = share_next(&gate.units, u)) {
         int n = u * UNIT, left = FFN - n, count = left < UNIT ? left : UNIT;
         int panels = (count + PANEL - 1) / PANEL;
-        wide_expand(&w, WTYPE, &a->gate, n, count, 0);
-        wide_expand(&w2, WTYPE_2, &a->up, n, count, 0);
-        for (int t = w.t0, tokens; t < w.t1; t += tokens) {
-            tokens = wide_tile(&w, WTYPE, 0, panels, t, gate, UNIT);
-            wide_tile(&w2, WTYPE_2, 0, panels, t, up, UNIT);
-            finish(a, t, tokens, n, count, gate, up);
+        up.panels = gate.panels + panels * wide_panel_bytes(WTYPE);
+        wide_expand(&gate, WTYPE, &a->gate, n, count, 0);
+        wide_expand(&up, WTYPE_2, &a->up, n, count, 0);
+        for (int t = gate.t0, tokens; t < gate.t1; t += tokens) {
+            tokens = both_sums(&gate, &up, panels, t, dot);
+            finish(a, t, tokens, n, count, dot, dot + panels * PANEL);
         }
     }
     amx_end();

@@ -40,7 +40,7 @@ static void run(const void *args, const struct team *team)
 {
     const struct out_args *a = args;
     struct wide w;
-    float dot[TILE * UNIT];
+    float dot[TILE * UNIT] __attribute__((aligned(64)));
     wide_begin(&w, team, (HIDDEN + UNIT - 1) / UNIT, a->in, NULL, a->m, NULL, 0.0f, WTYPE, PANELS);
     amx_begin();
     for (int u = share_first(&w.units); u < w.units.end; u = share_next(&w.units, u)) {

@@ -22,6 +22,9 @@ enum {
     SLOT = (UNIT + 15) / 16 * 16, /* floats kept for a token's part */
 };
 
+/* Whether q, k and v are of one format: their products then stand in the object once. */
+#define QKV_ALIKE (WTYPE == WTYPE_2 && WTYPE == WTYPE_3)
+
 enum qkv_kind { QKV_Q, QKV_K, QKV_V };
 
 /* Part `part` of head `head` of q, k or v. */
