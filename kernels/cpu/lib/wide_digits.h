@@ -243,9 +243,7 @@ INLINE void digit_products(const int type, const int cols, const uint8_t *block,
 {
     UNROLLED
     for (int i = 0; i < 8; i++) {
-        __asm__ volatile("" ::
-                             : "memory"); /* loads stay here: all of a block's at its start would
-                                             leave no registers for the sums */
+        NO_SOONER(); /* all of a block's weights at its start would leave sums no registers */
         __m512i w[4];
         UNROLLED
         for (int c = 0; c < cols; c++)
