@@ -45,7 +45,7 @@ static void run(const void *args, const struct team *team)
     struct share s = share_guided(team, UNITS, SPLIT, 0);
     for (int g = share_first(&s); g < s.end; g = share_next(&s, g)) {
         struct qkv_unit u = qkv_unit(g);
-        if (u.kind == QKV_Q || QKV_ALIKE)
+        if (u.kind == QKV_Q || ALIKE)
             project(WTYPE, a, u, &in, v);
         else if (u.kind == QKV_K)
             project(WTYPE_2, a, u, &in, v);

@@ -52,7 +52,7 @@ static void run(const void *args, const struct team *team)
     amx_begin();
     for (int g = share_first(&w.units); g < w.units.end; g = share_next(&w.units, g)) {
         struct qkv_unit u = qkv_unit(g);
-        if (u.kind == QKV_Q || QKV_ALIKE)
+        if (u.kind == QKV_Q || ALIKE)
             project(WTYPE, a, &w, u);
         else if (u.kind == QKV_K)
             project(WTYPE_2, a, &w, u);

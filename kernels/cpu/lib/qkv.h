@@ -20,10 +20,9 @@ enum {
     RUN = UNIT / RUNS,
     HALF = HEAD_DIM / 2,
     SLOT = (UNIT + 15) / 16 * 16, /* floats kept for a token's part */
+    /* Of one format: their products stand in the object once. */
+    ALIKE = WTYPE == WTYPE_2 && WTYPE == WTYPE_3,
 };
-
-/* Whether q, k and v are of one format: their products then stand in the object once. */
-#define QKV_ALIKE (WTYPE == WTYPE_2 && WTYPE == WTYPE_3)
 
 enum qkv_kind { QKV_Q, QKV_K, QKV_V };
 
