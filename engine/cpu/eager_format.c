@@ -6,8 +6,8 @@
  * not the multiply is fused. FORMAT() makes from it
  *
  * - expand_<format>(), a row to floats: panels for BLAS, row blocks that several tokens share
- * - dot_<format>(), four rows against one x without leaving registers: decode. Four, because one
- *   chain of fused multiply-adds would wait for itself (4 cycles a step)
+ * - dot_<format>(), eight rows against one x without leaving registers: decode. Several, because
+ *   one chain of fused multiply-adds would wait for itself (4 cycles a step)
  *
  * Plain formats are read as blocks of 16 values, with a scalar tail.
  */
@@ -265,6 +265,13 @@ INLINE void decode_q3_k(const uint8_t *b, struct lanes *w)
 /* Groups of 16 values in a block, and the bytes of these groups; plain formats have one. */
 #define SETS(t) (DTYPE_BLOCK(t) < LANES ? 1 : DTYPE_BLOCK(t) / LANES)
 #define BYTES(t) (DTYPE_BYTES(t) * (SETS(t) * LANES / DTYPE_BLOCK(t)))
+/* Whether a dot has a part of the lanes of eight rows at a time: sums and what is decoded then stay
+ * in registers. Of larger blocks too much would be decoded twice. */
+#if defined(__AVX2__)
+#define BY_PARTS(t) (SETS(t) <= 2)
+#else
+#define BY_PARTS(t) 0
+#endif
 #define FORMAT(x, t)                                                                               \
     static void expand_##x(const uint8_t *src, float *dst, int64_t n)                              \
     {                                                                                              \
@@ -277,19 +284,47 @@ INLINE void decode_q3_k(const uint8_t *b, struct lanes *w)
             expand_tail(BYTES(t), decode_##x, src + n / LANES * BYTES(t), dst + n / LANES * LANES, \
                         (int)(n % LANES));                                                         \
     }                                                                                              \
-    static void dot_##x(const uint8_t *const row[EAGER_ROWS], const float *x, int64_t n,           \
-                        float y[EAGER_ROWS])                                                       \
+    /* Four rows, all lanes. */                                                                    \
+    INLINE void dot4_##x(const uint8_t *const row[4], const float *x, int64_t n, float y[4])       \
     {                                                                                              \
-        struct lanes acc[EAGER_ROWS] = {0}, w[SETS(t)];                                            \
+        struct lanes acc[4] = {0}, w[SETS(t)];                                                     \
         for (int64_t i = 0; i < n / (LANES * SETS(t)); i++) {                                      \
-            for (int r = 0; r < EAGER_ROWS; r++) {                                                 \
+            for (int r = 0; r < 4; r++) {                                                          \
                 decode_##x(row[r] + i * BYTES(t), w);                                              \
                 for (int s = 0; s < SETS(t); s++)                                                  \
                     lanes_fma(&acc[r], &w[s], x + (i * SETS(t) + s) * LANES);                      \
             }                                                                                      \
         }                                                                                          \
-        for (int r = 0; r < EAGER_ROWS; r++)                                                       \
-            y[r] = lanes_fold(&acc[r]);                                                            \
+        lanes_fold4(acc, y);                                                                       \
+    }                                                                                              \
+    /* Part p of the lanes of EAGER_DOTS rows. */                                                  \
+    INLINE void dot_part_##x(const uint8_t *const row[EAGER_DOTS], const float *x, int64_t n,      \
+                             struct lanes acc[EAGER_DOTS], const int p)                            \
+    {                                                                                              \
+        struct lanes w[SETS(t)];                                                                   \
+        vec sum[EAGER_DOTS] = {0};                                                                 \
+        for (int64_t i = 0; i < n / (LANES * SETS(t)); i++) {                                      \
+            for (int r = 0; r < EAGER_DOTS; r++) {                                                 \
+                decode_##x(row[r] + i * BYTES(t), w);                                              \
+                for (int s = 0; s < SETS(t); s++)                                                  \
+                    sum[r] =                                                                       \
+                        vec_fma(w[s].p[p], VEC_LOAD(vec, x + (i * SETS(t) + s) * LANES + p * VEC), \
+                                sum[r]);                                                           \
+            }                                                                                      \
+        }                                                                                          \
+        for (int r = 0; r < EAGER_DOTS; r++)                                                       \
+            acc[r].p[p] = sum[r];                                                                  \
+    }                                                                                              \
+    static void dot_##x(const uint8_t *const row[EAGER_DOTS], const float *x, int64_t n,           \
+                        float y[EAGER_DOTS])                                                       \
+    {                                                                                              \
+        struct lanes acc[EAGER_DOTS];                                                              \
+        for (int r = 0; !BY_PARTS(t) && r < EAGER_DOTS; r += 4)                                    \
+            dot4_##x(row + r, x, n, y + r);                                                        \
+        _Pragma("GCC unroll 2") for (int p = 0; BY_PARTS(t) && p < PARTS; p++)                     \
+            dot_part_##x(row, x, n, acc, p);                                                       \
+        for (int r = 0; BY_PARTS(t) && r < EAGER_DOTS; r += 4)                                     \
+            lanes_fold4(&acc[r], y + r);                                                           \
     }
 
 /* The last n < 16 values of a plain row: decoded from a copy, so nothing past it is read. */

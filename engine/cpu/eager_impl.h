@@ -21,6 +21,7 @@
 
 enum {
     EAGER_ROWS = 4,   /* weight rows in flight in a narrow product */
+    EAGER_DOTS = 8,   /* and in one of a single token */
     EAGER_PANEL = 256 /* weight rows of a wide product at most */
 };
 
@@ -42,8 +43,8 @@ struct eager_format {
     /* n values (whole blocks; any n for plain formats) to float */
     void (*expand)(const uint8_t *src, float *dst, int64_t n);
     /* y[r] = canonical dot of row[r] and x over whole blocks */
-    void (*dot)(const uint8_t *const row[EAGER_ROWS], const float *x, int64_t n,
-                float y[EAGER_ROWS]);
+    void (*dot)(const uint8_t *const row[EAGER_DOTS], const float *x, int64_t n,
+                float y[EAGER_DOTS]);
 };
 extern const struct eager_format EAGER(format)[]; /* a row for every enum dtype */
 int64_t EAGER(row_bytes)(const struct weight *w);

@@ -100,13 +100,15 @@ static void narrow(const struct weight *w, const struct eager_input *in, int32_t
 {
     const struct eager_format *f = &EAGER(format)[w->type];
     int64_t stride = EAGER(row_bytes)(w);
-    for (int32_t n = n0; n < n1; n += EAGER_ROWS) {
-        const uint8_t *row[EAGER_ROWS];
-        int32_t rows = n1 - n < EAGER_ROWS ? n1 - n : EAGER_ROWS;
-        for (int32_t r = 0; r < EAGER_ROWS; r++)
+    bool one = in->m == 1 && in->k % f->block == 0;
+    int32_t step = one ? EAGER_DOTS : EAGER_ROWS;
+    for (int32_t n = n0; n < n1; n += step) {
+        const uint8_t *row[EAGER_DOTS];
+        int32_t rows = n1 - n < step ? n1 - n : step;
+        for (int32_t r = 0; r < step; r++)
             row[r] = (const uint8_t *)w->data + (n + (r < rows ? r : rows - 1)) * stride;
-        if (in->m == 1 && in->k % f->block == 0) {
-            float out[EAGER_ROWS];
+        if (one) {
+            float out[EAGER_DOTS];
             f->dot(row, in->narrow, in->k, out);
             memcpy(y + n - n0, out, (size_t)rows * sizeof *y);
         } else {
