@@ -19,6 +19,10 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* Behind a vector that was stored for its numbers: they are read as such, which is a load each, and
+ * not picked out of the vector by permutations. */
+#define READ_ONE_BY_ONE() __asm__ volatile("" ::: "memory")
+
 /* The half-precision number at `src`. */
 INLINE float half_float(const uint8_t *src)
 {
@@ -54,16 +58,28 @@ INLINE void decode_q8_0(const uint8_t *b, struct lanes *w)
     }
 }
 
-/* Four bits have 16 values: where a vector holds them all, they are computed once a block and
+/* Four bits have 16 values: where a vector holds them all, they are computed once for a scale and
  * looked up (a permute ignores the high bits of its index), instead of converted one by one. */
+#if defined(__AVX512F__)
+INLINE vec sixteen(vec d, vec m)
+{
+    static const float number[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return vec_scale(VEC_LOAD(vec, number), d, m);
+}
+
+INLINE vec look_up(vec value, vec_int index)
+{
+    return (vec)_mm512_permutexvar_ps((__m512i)index, (__m512)value);
+}
+#endif
+
 INLINE void decode_nibbles(const uint8_t *q, float d, float m, struct lanes *w)
 {
 #if defined(__AVX512F__)
-    static const float number[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    vec value = vec_scale(VEC_LOAD(vec, number), vec_set(d), vec_set(m));
+    vec value = sixteen(vec_set(d), vec_set(m));
     vec_int n = vec_from_bytes(q);
-    w[0].p[0] = (vec)_mm512_permutexvar_ps((__m512i)n, (__m512)value);
-    w[1].p[0] = (vec)_mm512_permutexvar_ps((__m512i)(n >> 4), (__m512)value);
+    w[0].p[0] = look_up(value, n);
+    w[1].p[0] = look_up(value, n >> 4);
 #else
     for (int i = 0; i < PARTS; i++) {
         vec_int n = vec_from_bytes(q + VEC * i);
@@ -79,8 +95,8 @@ INLINE void decode_table(const uint8_t *q, float d, const float *table, struct l
 #if defined(__AVX512F__)
     vec value = VEC_LOAD(vec, table) * d;
     vec_int n = vec_from_bytes(q);
-    w[0].p[0] = (vec)_mm512_permutexvar_ps((__m512i)n, (__m512)value);
-    w[1].p[0] = (vec)_mm512_permutexvar_ps((__m512i)(n >> 4), (__m512)value);
+    w[0].p[0] = look_up(value, n);
+    w[1].p[0] = look_up(value, n >> 4);
 #else
     float value[LANES], low[LANES], high[LANES];
     for (int i = 0; i < LANES; i++)
@@ -165,39 +181,57 @@ INLINE void decode_q5_1(const uint8_t *b, struct lanes *w)
     }
 }
 
-/* Scale and minimum of sub-block j (6 bits each) out of the 12 packed bytes. */
-INLINE void six_bits(const uint8_t *s, int j, float *scale, float *minimum)
+/* out[j] = d times the scale of sub-block j, out[8 + j] = -dmin times its minimum: six bits each,
+ * of which the 12 packed bytes have four together and, of the last four of each, two apart. */
+INLINE void six_bits(const uint8_t *s, float d, float dmin, float out[LANES])
 {
-    int high = j >= 4;
-    int a = high ? (s[j + 4] & 15) | (s[j - 4] >> 6) << 4 : s[j] & 63;
-    int b = high ? s[j + 4] >> 4 | (s[j] >> 6) << 4 : s[j + 4] & 63;
-    *scale = (float)a;
-    *minimum = (float)b;
+    uint32_t a = VEC_LOAD(uint32_t, s), b = VEC_LOAD(uint32_t, s + 4),
+             c = VEC_LOAD(uint32_t, s + 8);
+    uint32_t byte[4] = {a & 0x3f3f3f3f, (c & 0x0f0f0f0f) | (a >> 2 & 0x30303030), b & 0x3f3f3f3f,
+                        (c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030)};
+    for (int i = 0; i < PARTS; i++) {
+        vec times = vec_set(i * VEC < 8 ? d : -dmin);
+#if defined(__AVX512F__)
+        times =
+            SHUFFLE(times, vec_set(-dmin), 0, 1, 2, 3, 4, 5, 6, 7, 16, 16, 16, 16, 16, 16, 16, 16);
+#endif
+        vec v = vec_float(vec_from_bytes((const uint8_t *)byte + VEC * i)) * times;
+        memcpy(out + VEC * i, &v, sizeof v);
+    }
+    READ_ONE_BY_ONE();
 }
 
 /* 8 sub-blocks of 32; sub-blocks 2i and 2i + 1 are the low and high nibbles of 32 bytes. */
 INLINE void decode_q4_k(const uint8_t *b, struct lanes *w)
 {
-    float d = half_float(b), dmin = half_float(b + 2), s, m;
+    float of[LANES];
+    six_bits(b + 4, half_float(b), half_float(b + 2), of);
     for (int j = 0; j < 8; j++) {
-        six_bits(b + 4, j, &s, &m);
-        vec scale = vec_set(d * s), minimum = vec_set(-(dmin * m));
+        vec scale = vec_set(of[j]), minimum = vec_set(of[8 + j]);
         const uint8_t *q = b + 16 + j / 2 * 32;
+#if defined(__AVX512F__)
+        vec value = sixteen(scale, minimum);
+        for (int i = 0; i < 2; i++) {
+            vec_int n = vec_from_bytes(q + VEC * i);
+            w[2 * j + i].p[0] = look_up(value, j & 1 ? n >> 4 : n);
+        }
+#else
         for (int i = 0; i < 2 * PARTS; i++) {
             vec_int n = vec_from_bytes(q + VEC * i);
             n = j & 1 ? n >> 4 : n & 15;
             w[2 * j + i / PARTS].p[i % PARTS] = vec_scale(vec_float(n), scale, minimum);
         }
+#endif
     }
 }
 
 /* The same, and bit j of 32 bytes before them is the fifth of sub-block j. */
 INLINE void decode_q5_k(const uint8_t *b, struct lanes *w)
 {
-    float d = half_float(b), dmin = half_float(b + 2), s, m;
+    float of[LANES];
+    six_bits(b + 4, half_float(b), half_float(b + 2), of);
     for (int j = 0; j < 8; j++) {
-        six_bits(b + 4, j, &s, &m);
-        vec scale = vec_set(d * s), minimum = vec_set(-(dmin * m));
+        vec scale = vec_set(of[j]), minimum = vec_set(of[8 + j]);
         const uint8_t *q = b + 48 + j / 2 * 32;
         for (int i = 0; i < 2 * PARTS; i++) {
             vec_int n = vec_from_bytes(q + VEC * i), h = vec_from_bytes(b + 16 + VEC * i);
@@ -211,8 +245,12 @@ INLINE void decode_q5_k(const uint8_t *b, struct lanes *w)
  * high[]. */
 INLINE void decode_q6_k(const uint8_t *b, struct lanes *w)
 {
-    float d = half_float(b + 208);
-    const int8_t *s = (const int8_t *)(b + 192);
+    float d = half_float(b + 208), scale[LANES];
+    for (int i = 0; i < PARTS; i++) {
+        vec v = vec_float(vec_from_sbytes(b + 192 + VEC * i)) * d;
+        memcpy(scale + VEC * i, &v, sizeof v);
+    }
+    READ_ONE_BY_ONE();
     for (int half = 0; half < 2; half++) {
         for (int k = 0; k < 4; k++) {
             const uint8_t *low = b + half * 64 + (k & 1) * 32, *high = b + 128 + half * 32;
@@ -221,7 +259,7 @@ INLINE void decode_q6_k(const uint8_t *b, struct lanes *w)
                 vec_int h = vec_from_bytes(high + VEC * i) >> (2 * k) & 3;
                 int set = half * 8 + 2 * k + i / PARTS;
                 vec n = vec_float(((k < 2 ? l & 15 : l >> 4) | h << 4) - 32);
-                w[set].p[i % PARTS] = n * (d * (float)s[set]);
+                w[set].p[i % PARTS] = n * scale[set];
             }
         }
     }
