@@ -58,28 +58,16 @@ INLINE void decode_q8_0(const uint8_t *b, struct lanes *w)
     }
 }
 
-/* Four bits have 16 values: where a vector holds them all, they are computed once for a scale and
+/* Four bits have 16 values: where a vector holds them all, they are computed once a block and
  * looked up (a permute ignores the high bits of its index), instead of converted one by one. */
-#if defined(__AVX512F__)
-INLINE vec sixteen(vec d, vec m)
-{
-    static const float number[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    return vec_scale(VEC_LOAD(vec, number), d, m);
-}
-
-INLINE vec look_up(vec value, vec_int index)
-{
-    return (vec)_mm512_permutexvar_ps((__m512i)index, (__m512)value);
-}
-#endif
-
 INLINE void decode_nibbles(const uint8_t *q, float d, float m, struct lanes *w)
 {
 #if defined(__AVX512F__)
-    vec value = sixteen(vec_set(d), vec_set(m));
+    static const float number[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    vec value = vec_scale(VEC_LOAD(vec, number), vec_set(d), vec_set(m));
     vec_int n = vec_from_bytes(q);
-    w[0].p[0] = look_up(value, n);
-    w[1].p[0] = look_up(value, n >> 4);
+    w[0].p[0] = (vec)_mm512_permutexvar_ps((__m512i)n, (__m512)value);
+    w[1].p[0] = (vec)_mm512_permutexvar_ps((__m512i)(n >> 4), (__m512)value);
 #else
     for (int i = 0; i < PARTS; i++) {
         vec_int n = vec_from_bytes(q + VEC * i);
@@ -95,8 +83,8 @@ INLINE void decode_table(const uint8_t *q, float d, const float *table, struct l
 #if defined(__AVX512F__)
     vec value = VEC_LOAD(vec, table) * d;
     vec_int n = vec_from_bytes(q);
-    w[0].p[0] = look_up(value, n);
-    w[1].p[0] = look_up(value, n >> 4);
+    w[0].p[0] = (vec)_mm512_permutexvar_ps((__m512i)n, (__m512)value);
+    w[1].p[0] = (vec)_mm512_permutexvar_ps((__m512i)(n >> 4), (__m512)value);
 #else
     float value[LANES], low[LANES], high[LANES];
     for (int i = 0; i < LANES; i++)
@@ -209,19 +197,11 @@ INLINE void decode_q4_k(const uint8_t *b, struct lanes *w)
     for (int j = 0; j < 8; j++) {
         vec scale = vec_set(of[j]), minimum = vec_set(of[8 + j]);
         const uint8_t *q = b + 16 + j / 2 * 32;
-#if defined(__AVX512F__)
-        vec value = sixteen(scale, minimum);
-        for (int i = 0; i < 2; i++) {
-            vec_int n = vec_from_bytes(q + VEC * i);
-            w[2 * j + i].p[0] = look_up(value, j & 1 ? n >> 4 : n);
-        }
-#else
         for (int i = 0; i < 2 * PARTS; i++) {
             vec_int n = vec_from_bytes(q + VEC * i);
             n = j & 1 ? n >> 4 : n & 15;
             w[2 * j + i / PARTS].p[i % PARTS] = vec_scale(vec_float(n), scale, minimum);
         }
-#endif
     }
 }
 
