@@ -11,8 +11,10 @@
 #define OUTLIER 1.5
 /* What a step may take at the cost of the target between tokens, of its decodes alone. */
 #define MOST_OF_DECODES 2.0
-/* Prompt tokens that cost this share of a step are read even if nobody is in a hurry. */
-#define NEARLY_FREE 0.1
+/* Prompt tokens that take this many times what the decodes beside them take are read even if nobody
+ * is in a hurry: whoever waits does not decode, and a step of few sequences takes nearly as long as
+ * one of many. */
+#define AT_LEAST 1.0
 /* First tokens are aimed at earlier than the target: requests do not come evenly. */
 #define AIM 0.5
 
@@ -137,7 +139,7 @@ int32_t pace_tokens(const struct pace *p, const struct step_size *size,
         allowed = (p->itl_ns - base) / each;
     if (p->itl_ns > 0 && needed > allowed)
         allowed = fmax(allowed, (MOST_OF_DECODES - 1) * base / each);
-    double n = fmin(fmax(needed, NEARLY_FREE * base / each), allowed);
+    double n = fmin(fmax(needed, AT_LEAST * base / each), allowed);
     if (p->most > 0)
         n = fmin(n, p->most);
     return n < 1 ? 1 : n < chunk ? (int32_t)n : chunk;

@@ -7,11 +7,10 @@
  * line over its prompt tokens, its decoding sequences and the positions that both attend to, fitted
  * by recursive least squares that forget.
  *
- * The rule: read as many prompt tokens a step as it takes for those that wait to have their first
- * token in time, but no step longer than the target between tokens. Where both cannot be had, that
- * is where more waits than fits, a step may take twice what its decodes take alone, because
- * sequences that wait for their prompts would leave the batch empty in the end. Pure arithmetic on
- * what it is told; engine thread only.
+ * The rule: while a prompt waits, a step takes twice what its decodes take alone, because sequences
+ * that wait leave the batch empty; longer if those that wait would have their first token too late
+ * else; and never longer than the target between tokens. Where the first cannot be had within the
+ * last, a step takes those twice. Pure arithmetic on what it is told; engine thread only.
  */
 #ifndef WHET_ENGINE_PACE_H
 #define WHET_ENGINE_PACE_H

@@ -12,7 +12,8 @@
  *   test_cuda_templates SOURCE_ROOT [points a region [FAMILY]]     or WHET_CUDA_POINTS=n
  *
  * With one point a region, the usual, the shapes take turns; with more than two every value of
- * every knob is tried, too.
+ * every knob is tried, too. With none, only START rows, but all: of every shape and more numbers of
+ * tokens, which a change of a template's registers wants.
  */
 #include <elf.h>
 #include <stdio.h>
@@ -138,10 +139,15 @@ static void try_point(const struct template *t, const struct facts *f, const str
 }
 
 /* A shape may have no legal start; the first START row that holds, or the defaults, must be legal
- * for the shapes we know. */
-static void try_start(const struct template *t, const struct facts *f)
+ * for the shapes we know. Not first: whatever a search would begin with. */
+static void try_start(const struct template *t, const struct facts *f, bool first)
 {
     struct point p;
+    if (!first) {
+        if (template_start(t, f, &p) && !template_illegal(t, &p, f))
+            try_point(t, f, &p, true);
+        return;
+    }
     const char *knobs = t->start(f, 0), *why;
     if (!template_start_row(t, f, 0, &p) && knobs)
         fail("START names a knob that is not there", t, f, &p);
@@ -157,7 +163,7 @@ static void try_e4m3(const struct template *t, struct facts f)
 {
     f.WTYPE = f.WTYPE_2 = f.WTYPE_3 = DTYPE_F8;
     f.POLICY_REDUCED = f.POLICY_FP8 = 1;
-    try_start(t, &f);
+    try_start(t, &f, true);
 }
 
 /* Every knob at each of its values, the others at the start's: no value is left uncompiled. */
@@ -175,19 +181,23 @@ static void try_values(const struct template *t, const struct facts *f)
 
 static void try_template(const struct template *t, int spread, uint32_t *z)
 {
-    static const int ms[] = {1, 2, 8, 32, 48, 64, 128, 256, 2048};
+    static const int ms[] = {1,  2,  8,   32,  48, 64, 128, 256, 2048, /* all STARTs: */ 4,
+                             16, 24, 512, 1024};
+    enum { USUAL = 9 };
+    const size_t count = spread > 0 ? USUAL : sizeof ms / sizeof *ms;
     int types = template_index(t); /* of the next point: all formats come in turn */
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         struct facts f = cuda_facts_in(&shapes[s], t->region, 1, SMS, cuda_type(t, 1, types));
         struct point p;
-        for (size_t m = 0; m < sizeof ms / sizeof *ms; m++) {
+        for (size_t m = 0; m < count; m++) {
             bool turn = (s + m + (size_t)template_index(t)) % 3 == 0;
-            if (ms[m] < t->m_min || ms[m] > t->m_max || (ms[m] >= 32 && s >= NARROW_ONLY) ||
-                (ms[m] > 1 && s >= ONE_ONLY))
+            if (ms[m] < t->m_min || ms[m] > t->m_max)
+                continue;
+            if (spread > 0 && ((ms[m] >= 32 && s >= NARROW_ONLY) || (ms[m] > 1 && s >= ONE_ONLY)))
                 continue;
             f = cuda_facts_in(&shapes[s], t->region, ms[m], SMS, cuda_type(t, ms[m], types));
-            if (spread > 1 || turn) {
-                try_start(t, &f);
+            if (spread != 1 || turn) {
+                try_start(t, &f, spread > 0);
                 types++;
             }
             if (ms[m] > 64 && strcmp(t->file, "brick_wide") == 0)
