@@ -33,7 +33,8 @@ enum { RETRIALS_A_SET = 2, NAMED_MOST = 3 };
 
 static bool shares_steps(const struct slot *a, const struct slot *b)
 {
-    return a->m_index == b->m_index && a->region != b->region;
+    bool exclusive = a->region == b->region && slot_kin(a, b);
+    return a->m_index == b->m_index && !exclusive;
 }
 
 static struct coresidents coresidents_of(const struct specializer *s, const struct slot_search *p)

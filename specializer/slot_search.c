@@ -167,7 +167,8 @@ static void near_row(void *ctx, const struct record *r)
     if (id >= 0 && g->p->search.trial[id] == TRIAL_NONE)
         firsts_add(g,
                    abs(from->slot->m_index - g->p->slot->m_index) +
-                       abs(from->slot->context_index - g->p->slot->context_index),
+                       abs(from->slot->context_index - g->p->slot->context_index) +
+                       !slot_kin(from->slot, g->p->slot),
                    r->evidence.speed, id);
 }
 
@@ -223,7 +224,7 @@ bool slot_search_open(struct specializer *s, struct slot_search *p)
 {
     if (!p->space) {
         struct facts facts;
-        facts_fill(&facts, s->env.model, p->slot->region, p->slot->m, s->numerics);
+        facts_slot(&facts, s->env.model, p->slot, s->numerics);
         facts_machine(&facts, s->env.machine);
         p->space = space_open_starts(&facts, p->slot->region, p->slot->m, s->numerics,
                                      s->config->specializer_starts);

@@ -40,10 +40,10 @@ static int open_world(void **state)
     for (int r = 0; r < REGION_COUNT; r++)
         table[r] = &w->eager[r];
     w->model = model_random(&shape, DTYPE_F32, 1);
-    w->dispatch = dispatch_open(table);
+    w->dispatch = dispatch_open(table, NULL);
     for (int i = 0; i < SLOTS; i++) {
         w->slot[i] = w->order[i] =
-            dispatch_slot(w->dispatch, region[i % REGIONS], m[i / REGIONS], 512);
+            dispatch_slot(w->dispatch, region[i % REGIONS], 0, m[i / REGIONS], 512);
     }
     *state = w;
     return 0;
@@ -85,12 +85,12 @@ static void the_largest_regions_of_all_sizes_come_first(void **state)
 static void shares_of_a_step_add_up_and_attention_grows_with_context(void **state)
 {
     struct world *w = *state;
-    double sum = order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_EMBED, 8, 512));
+    double sum = order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_EMBED, 0, 8, 512));
     for (int i = REGIONS; i < 2 * REGIONS; i++)
         sum += order_share(w->model, &machine, w->slot[i]);
     assert_float_equal(sum, 1, 1e-9);
-    assert_true(order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_ATTN, 8, 256)) <
-                order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_ATTN, 8, 1024)));
+    assert_true(order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_ATTN, 0, 8, 256)) <
+                order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_ATTN, 0, 8, 1024)));
 }
 
 /* Whole steps judge the others beside it. */
@@ -108,7 +108,7 @@ static void on_a_gpu_attention_comes_first(void **state)
 static void steps_are_replayed_beside_attention_that_is_searched(void **state)
 {
     struct world *w = *state;
-    const struct slot *longer = dispatch_slot(w->dispatch, REGION_ATTN, 8, 2048);
+    const struct slot *longer = dispatch_slot(w->dispatch, REGION_ATTN, 0, 8, 2048);
     const struct slot *some[] = {w->slot[0], w->slot[REGIONS], w->slot[REGIONS + 1], longer};
     const struct slot *slot = w->slot[REGIONS]; /* attn_in/m8, which comes with attn/m8/c512 */
     assert_int_equal(order_context(some, 4, slot, 4096, 0), 512);

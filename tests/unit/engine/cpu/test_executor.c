@@ -189,7 +189,7 @@ static void hooks_and_benches_run_texts_too(void **state)
         enum region r = regions[i];
         int32_t m = r == REGION_HEAD ? 1 : PROMPT;
         struct kernel *k = must_load(r, "");
-        struct slot *s = dispatch_slot(table, r, m, PROMPT);
+        struct slot *s = dispatch_slot(table, r, 0, m, PROMPT);
         struct hook compare = {.kind = HOOK_COMPARE, .every = 1, .left = 2, .slot = s, .kernel = k};
         assert_int_equal(backend_cpu.hook(cpu, &compare), 0);
         run_step(&b, 0, PROMPT);
@@ -238,7 +238,7 @@ static void break_in_a_step(const char *defines, const char *why)
     struct built want[2], got[2];
     run_both(want);
     struct kernel *k = must_load(REGION_MLP_OUT, defines);
-    struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 1, 0);
+    struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 0, 1, 0);
     publish(REGION_MLP_OUT, k);
     run_both(got);
     const char *said = backend_cpu.broken(cpu, k);
@@ -410,7 +410,7 @@ static int set_up(void **state)
     }
     for (int r = 0; r < REGION_COUNT; r++)
         eager[r] = backend_cpu.eager(cpu, (enum region)r);
-    table = dispatch_open(eager);
+    table = dispatch_open(eager, NULL);
     backend_cpu.set_dispatch(cpu, table);
     return 0;
 }

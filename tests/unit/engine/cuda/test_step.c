@@ -27,7 +27,7 @@ static struct dispatch *table(struct backend *b)
         b->eager[r] = (struct kernel){.region = (enum region)r, .m_max = INT32_MAX};
         eager[r] = &b->eager[r];
     }
-    return dispatch_open(eager);
+    return dispatch_open(eager, NULL);
 }
 
 static void a_kernel_is_chosen_only_where_it_fits(void **state)
@@ -40,7 +40,7 @@ static void a_kernel_is_chosen_only_where_it_fits(void **state)
     struct kernel_choice c;
     b.dispatch = table(&b);
     for (int m = 1; m <= 100; m++)
-        dispatch_publish(b.dispatch, dispatch_slot(b.dispatch, REGION_ATTN, m, 900), &k);
+        dispatch_publish(b.dispatch, dispatch_slot(b.dispatch, REGION_ATTN, 0, m, 900), &k);
     choose(&b, &s, false, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_ATTN], &k);
     assert_int_equal(c.m, 3);
@@ -61,7 +61,7 @@ static void a_kernel_is_chosen_only_where_it_fits(void **state)
     choose(&b, &s, false, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
     s.m = s.spans = 3;
-    struct slot *slot = dispatch_slot(b.dispatch, REGION_MLP_IN, 3, 900);
+    struct slot *slot = dispatch_slot(b.dispatch, REGION_MLP_IN, 0, 3, 900);
     struct kernel trial = {.region = REGION_MLP_IN, .m_max = 64, .backend = &l};
     l.info.context_max = 0;
     choose(&b, &s, true, &(struct overrides){1, {{slot, &trial}}},
@@ -93,7 +93,7 @@ static void sums_of_ranks_have_slots_where_they_are_searched(void **state)
     const struct kernel *eager[REGION_NODES];
     struct kernel_choice c;
     struct inflight f = {.rows = 3};
-    double share[REGION_NODES] = {0};
+    double share[STEP_PLACES] = {0};
     b.dispatch = table(&b);
     choose(&b, &s, false, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_REDUCE], &b.eager[REGION_REDUCE]);
@@ -104,8 +104,8 @@ static void sums_of_ranks_have_slots_where_they_are_searched(void **state)
     dispatch_close(b.dispatch);
     for (int r = 0; r < REGION_NODES; r++)
         eager[r] = &b.eager[r];
-    b.dispatch = dispatch_open_ranks(eager);
-    struct slot *slot = dispatch_slot(b.dispatch, REGION_REDUCE, 3, 0);
+    b.dispatch = dispatch_open_ranks(eager, NULL);
+    struct slot *slot = dispatch_slot(b.dispatch, REGION_REDUCE, 0, 3, 0);
     choose(&b, &s, false, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_REDUCE], &b.eager[REGION_REDUCE]);
     assert_ptr_equal(c.slot[REGION_REDUCE], slot);
@@ -134,7 +134,7 @@ static void decodes_beside_a_prompt_have_their_own_slots_template(void **state)
     struct step s = {.m = 203, .rows = 3, .spans = 4, .span = span, .context = 5000};
     struct kernel_choice c;
     b.dispatch = table(&b);
-    struct slot *slot = dispatch_slot(b.dispatch, REGION_ATTN, 3, 900);
+    struct slot *slot = dispatch_slot(b.dispatch, REGION_ATTN, 0, 3, 900);
     choose(&b, &s, true, NULL, &c); /* eager is in the slot */
     assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
     assert_int_equal(c.lead, 0);
@@ -298,8 +298,8 @@ static struct variant *two_graphs(struct backend *b, const struct kernel *other,
 static void a_graphs_time_is_split_as_a_step_of_its_own_kernels_was(void **state)
 {
     static struct backend b = {.model = &model};
-    static const double eager[REGION_NODES] = {[REGION_MLP_IN] = 0.75, [REGION_HEAD] = 0.25},
-                        other[REGION_NODES] = {[REGION_MLP_IN] = 0.5, [REGION_HEAD] = 0.5};
+    static const double eager[STEP_PLACES] = {[REGION_MLP_IN] = 0.75, [REGION_HEAD] = 0.25},
+                        other[STEP_PLACES] = {[REGION_MLP_IN] = 0.5, [REGION_HEAD] = 0.5};
     struct loaded l = {.number = 1};
     struct kernel fast = {.region = REGION_MLP_IN, .m_max = 4, .backend = &l};
     struct step s = {.m = 1, .rows = 1, .spans = 1, .context = 200};
