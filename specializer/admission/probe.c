@@ -56,8 +56,9 @@ enum precision probe_precision(const struct stage_env *env, const struct candida
 /* Of a model by name whose layers differ, the one format that the device keeps of the slot's. */
 static enum dtype drawn_type(const struct model *m, const struct slot *s)
 {
-    enum dtype t = model_random_type(m->path ? m->path : "");
-    return t < DTYPE_COUNT ? t : device_type(m, s->region, slot_layer(s), s->m);
+    bool named = m->path && strncmp(m->path, "random:", strlen("random:")) == 0;
+    enum dtype more, t = named ? model_random_type(m->path, &more) : DTYPE_BF16;
+    return named && t == more ? t : device_type(m, s->region, slot_layer(s), s->m);
 }
 
 static void fill_request(const struct stage_env *env, const struct candidate *c,
