@@ -121,6 +121,8 @@ static inline int32_t slot_runs(const struct slot *s, int32_t layers)
     return class_runs(s->formats, s->region, layers);
 }
 
+/* Whether the name is the slot's, with its formats or without them. */
+bool slot_named(const struct slot *s, const char *name);
 /* Whether what is learnt in one of the slots is about the other: they are of one region, and not of
  * two format classes. */
 bool slot_kin(const struct slot *a, const struct slot *b);

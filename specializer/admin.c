@@ -3,6 +3,7 @@
  *
  * Runs on the server's threads. What they change is in operators.c; a page of everything, status.c.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,6 +68,10 @@ cJSON *slot_json_locked(struct specializer *s, const struct slot_search *p)
     cJSON_AddNumberToObject(o, "m", p->slot->m);
     if (p->slot->context > 0)
         cJSON_AddNumberToObject(o, "context", p->slot->context);
+    if (p->slot->formats) {
+        cJSON_AddStringToObject(o, "formats", p->slot->formats->name);
+        cJSON_AddNumberToObject(o, "layers", p->slot->formats->layers);
+    }
     cJSON_AddItemToObject(o, "kernel", kernel_brief(c));
     cJSON_AddStringToObject(o, "state", p->locked.pinned[0] ? "pinned" : c ? "active" : "eager");
     if (p->locked.pinned[0])
@@ -114,6 +119,32 @@ cJSON *slots_json_locked(struct specializer *s)
     return a;
 }
 
+/* Layers of regions with more format classes than have slots, in steps of few tokens or of many. */
+cJSON *layers_without_slots_json(const struct specializer *s)
+{
+    const struct formats *f = dispatch_formats(s->env.dispatch);
+    cJSON *a = cJSON_CreateArray();
+    for (int i = 0; i < 2 * REGION_NODES; i++) {
+        enum region r = (enum region)(i / 2);
+        int tokens = i % 2 ? OWN_MOST + 1 : 1;
+        int32_t layers = formats_beyond(f, r, tokens);
+        if (layers == 0 || region_info(r)->parts)
+            continue;
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddStringToObject(o, "region", region_name(r));
+        cJSON_AddNumberToObject(o, "m_from", tokens);
+        cJSON_AddNumberToObject(o, "layers", layers);
+        char why[120];
+        snprintf(why, sizeof why,
+                 "the region's layers have more than %d combinations of formats, and these the "
+                 "fewest bytes",
+                 (int)FORMAT_CLASSES);
+        cJSON_AddStringToObject(o, "why", why);
+        cJSON_AddItemToArray(a, o);
+    }
+    return a;
+}
+
 static void add_record(void *ctx, const struct record *r)
 {
     cJSON_AddItemToArray(ctx, record_json(r));
@@ -148,6 +179,7 @@ enum specializer_answer specializer_slots(struct specializer *s, const char *slo
     } else {
         o = cJSON_CreateObject();
         cJSON_AddItemToObject(o, "slots", slots_json_locked(s));
+        cJSON_AddItemToObject(o, "layers_without_slots", layers_without_slots_json(s));
     }
     pthread_mutex_unlock(&s->lock);
     return o ? answer_json(o, text)

@@ -23,5 +23,7 @@ bool answer_loading(struct specializer *s, char **text);
 /* Under s->lock. */
 cJSON *slot_json_locked(struct specializer *s, const struct slot_search *p);
 cJSON *slots_json_locked(struct specializer *s);
+/* Layers that stay eager because their region has more format classes than have slots. */
+cJSON *layers_without_slots_json(const struct specializer *s);
 
 #endif

@@ -108,14 +108,20 @@ static void say_summary(struct tuner *t, double seconds)
 
 /* ---- slots --------------------------------------------------------------------------------- */
 
-static int add_slot(struct tuner *t, const char *name, struct err *err)
+/* All that have the name: without formats it stands for those of every format class. */
+static int add_slots(struct tuner *t, const char *name, struct err *err)
 {
-    const struct slot *slot = session_slot(t->session, name);
-    if (!slot)
-        return err_set(err, "there is no slot \"%s\"", name);
-    if (t->slots < SLOTS_MOST)
-        t->slot[t->slots++] = slot;
-    return 0;
+    struct dispatch *d = session_env(t->session)->dispatch;
+    bool some = false;
+    for (int i = 0; i < dispatch_slots(d); i++) {
+        const struct slot *slot = dispatch_slot_at(d, i);
+        if (!slot_named(slot, name))
+            continue;
+        some = true;
+        if (t->slots < SLOTS_MOST)
+            t->slot[t->slots++] = slot;
+    }
+    return some ? 0 : err_set(err, "there is no slot \"%s\"", name);
 }
 
 /* Takes the slots that were given; without any, those of decoding one sequence and four. */
@@ -127,7 +133,7 @@ static int choose_slots(struct tuner *t, struct tune_options *o, struct err *err
     const struct stage_env *env = session_env(t->session);
     int n = o->slots ? o->slots : (int)(sizeof usual / sizeof *usual);
     for (int i = 0; i < n; i++)
-        if (add_slot(t, o->slots ? o->slot[i] : usual[i], err) != 0)
+        if (add_slots(t, o->slots ? o->slot[i] : usual[i], err) != 0)
             return -1;
     for (int i = 0; i < t->slots; i++)
         session_set_share(t->session, t->slot[i], 1.0 / t->slots);

@@ -33,9 +33,7 @@ bool slot_list_has(const char *list, const struct slot *slot)
     bool empty = true;
     while (next_name(&list, name)) {
         empty = false;
-        size_t n = strlen(name);
-        bool classes = slot->formats && strncmp(name, slot->name, n) == 0 && slot->name[n] == '/';
-        if (strcmp(name, slot->name) == 0 || strcmp(name, region_name(slot->region)) == 0 || classes)
+        if (slot_named(slot, name) || strcmp(name, region_name(slot->region)) == 0)
             return true;
     }
     return empty;

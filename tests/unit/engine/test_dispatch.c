@@ -242,9 +242,63 @@ static void a_latched_table_is_what_steps_run_until_it_is_latched_again(void **s
     dispatch_close(d);
 }
 
+/* Layers 1 and 3 of four have ffn_down in q6_k, and there are no spans of it and its neighbour. */
+static void each_format_class_has_slots_of_its_own(void **state)
+{
+    (void)state;
+    struct layer layer[4];
+    struct model m = {.shape = {.layers = 4}, .layer = layer};
+    for (int i = 0; i < 4; i++) {
+        memset(&layer[i], 0, sizeof layer[i]);
+        layer[i].down =
+            (struct weight){.rows = 256, .cols = 256, .type = i % 2 ? DTYPE_Q6_K : DTYPE_Q4_K};
+    }
+    const struct kernel *k[REGION_LOCAL];
+    struct kernel none[REGION_LOCAL] = {{.id = "eager"}}, fast = {.id = "fast"};
+    for (int r = 0; r < REGION_LOCAL; r++)
+        k[r] = &none[r];
+    struct dispatch *plain = dispatch_open(k, NULL), *names = dispatch_open_names();
+    struct dispatch *d = dispatch_open_spans(k, formats_open(&m, MACHINE_CPU));
+    assert_int_equal(dispatch_slots(d), dispatch_slots(plain) + M_BUCKETS);
+    struct slot *odd = dispatch_slot(d, REGION_MLP_OUT, 3, 1, 99),
+                *even = dispatch_slot(d, REGION_MLP_OUT, 2, 1, 99);
+    assert_string_equal(odd->name, "mlp_out/m1/q6_k");
+    assert_string_equal(even->name, "mlp_out/m1/q4_k");
+    assert_string_equal(dispatch_slot(d, REGION_MLP_IN, 3, 1, 99)->name, "mlp_in/m1");
+    assert_ptr_equal(dispatch_slot(d, REGION_MLP_OUT, 1, 1, 0), odd);
+    assert_ptr_equal(dispatch_slot_of_place(d, slot_place(dispatch_formats(d), odd), 1, 0), odd);
+    assert_null(dispatch_slot_of_place(d, FORMAT_CLASSES * REGION_NODES + REGION_MLP_OUT, 1, 0));
+    assert_null(dispatch_slot(d, REGION_MLP, 0, 1, 0));
+    assert_null(dispatch_find(d, "mlp/m1"));
+    assert_null(dispatch_find(d, "mlp_out/m1"));
+    assert_ptr_equal(dispatch_find(d, "mlp_out/m1/q6_k"), odd);
+    assert_int_equal(slot_runs(odd, 4), 2);
+    assert_int_equal(slot_layer(odd), 1);
+    assert_int_equal(slot_runs(dispatch_find(d, "mlp_in/m1"), 4), 4);
+    assert_true(slot_named(odd, "mlp_out/m1/q6_k") && slot_named(odd, "mlp_out/m1"));
+    assert_false(slot_named(odd, "mlp_out/m1/q4_k") || slot_named(odd, "mlp_out/m"));
+    assert_true(slot_kin(odd, dispatch_find(d, "mlp_out/m2/q6_k")));
+    assert_false(slot_kin(odd, even));
+    dispatch_publish(d, odd, &fast);
+    assert_ptr_equal(slot_kernel(even), &none[REGION_MLP_OUT]);
+    /* In a table of names, its bucket in any model. */
+    assert_string_equal(dispatch_find_plain(names, "mlp_out/m1/q6_k")->name, "mlp_out/m1");
+    assert_string_equal(dispatch_find_plain(names, "attn/m1/c256")->name, "attn/m1/c256");
+    assert_null(dispatch_find_plain(names, "mlp_out/m1/q6_k-q6_k"));
+    assert_null(dispatch_find_plain(names, "mlp_out/m5/q6_k"));
+    assert_null(dispatch_find_plain(names, "head/m1/q6_k"));
+    struct dispatch *copy = dispatch_copy_names(d);
+    dispatch_close(d);
+    assert_non_null(dispatch_find(copy, "mlp_out/m1/q6_k"));
+    dispatch_close(copy);
+    dispatch_close(names);
+    dispatch_close(plain);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_format_class_has_slots_of_its_own),
         cmocka_unit_test(every_slot_starts_with_its_regions_eager_kernel),
         cmocka_unit_test(a_size_goes_to_the_smallest_bucket_that_holds_it),
         cmocka_unit_test(reduce_has_slots_where_there_are_several_ranks),

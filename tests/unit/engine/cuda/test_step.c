@@ -82,6 +82,61 @@ static void a_kernel_is_chosen_only_where_it_fits(void **state)
     dispatch_close(b.dispatch);
 }
 
+/* Layers 1 and 3 of four keep ffn_down in Q6_K: each class has its kernel in one step, runs and time
+ * are counted in its slot, and a graph of other kernels in one class is another graph. */
+static void each_format_class_has_its_kernel_in_a_step(void **state)
+{
+    (void)state;
+    static struct layer layer[4];
+    struct model mixed = model;
+    struct backend b = {.model = &mixed};
+    struct loaded l = {.number = 1};
+    struct kernel k = {.region = REGION_MLP_OUT, .m_max = 4, .backend = &l};
+    struct step s = {.m = 3, .rows = 3, .spans = 3, .context = 900};
+    const struct kernel *eager[REGION_NODES];
+    struct kernel_choice c, other;
+    struct inflight f = {.rows = 3};
+    double share[STEP_PLACES] = {0};
+    mixed.shape.layers = 4;
+    mixed.layer = layer;
+    mixed.own_formats = true;
+    for (int i = 0; i < 4; i++)
+        layer[i].down =
+            (struct weight){.rows = 64, .cols = 256, .type = i % 2 ? DTYPE_Q6_K : DTYPE_Q4_K};
+    dispatch_close(table(&b)); /* for the eager kernels */
+    for (int r = 0; r < REGION_NODES; r++)
+        eager[r] = &b.eager[r];
+    b.dispatch = dispatch_open(eager, formats_open(&mixed, MACHINE_CUDA));
+    b.formats = dispatch_formats(b.dispatch);
+    struct slot *odd = dispatch_find(b.dispatch, "mlp_out/m3/q6_k");
+    int even_place = formats_place(b.formats, REGION_MLP_OUT, 0, 3),
+        odd_place = formats_place(b.formats, REGION_MLP_OUT, 1, 3);
+    assert_int_not_equal(even_place, odd_place);
+    choose(&b, &s, false, NULL, &other);
+    dispatch_publish(b.dispatch, odd, &k);
+    choose(&b, &s, false, NULL, &c);
+    assert_ptr_equal(c.kernel[odd_place], &k);
+    assert_ptr_equal(c.slot[odd_place], odd);
+    assert_ptr_equal(c.kernel[even_place], &b.eager[REGION_MLP_OUT]);
+    assert_null(c.kernel[REGION_NODES + REGION_MLP_IN]); /* its layers are alike */
+    assert_int_not_equal(memcmp(c.kernel, other.kernel, sizeof c.kernel), 0);
+    struct walk w = {.b = &b, .choice = &c, .m = 3};
+    assert_ptr_equal(walk_kernel(&w, REGION_MLP_OUT, 3), &k);
+    assert_ptr_equal(walk_kernel(&w, REGION_MLP_OUT, 2), &b.eager[REGION_MLP_OUT]);
+    assert_false(walk_times(&w, REGION_MLP_OUT, 3));
+    w.timed = &f; /* one layer of each place */
+    for (int32_t i = 0, timed = 0; i < 4; i++)
+        assert_int_equal(timed += walk_times(&w, REGION_MLP_OUT, i), i < 2 ? 0 : i - 1);
+    share[odd_place] = 0.25;
+    f.choice = c;
+    count(&b, &f, &s, share, 100);
+    assert_int_equal(atomic_load(&odd->counters.runs), 2);
+    assert_int_equal(atomic_load(&odd->counters.ns), 25);
+    assert_int_equal(atomic_load(&dispatch_find(b.dispatch, "mlp_out/m3/q4_k")->counters.runs), 2);
+    assert_int_equal(atomic_load(&dispatch_find(b.dispatch, "mlp_in/m3")->counters.runs), 4);
+    dispatch_close(b.dispatch);
+}
+
 /* Of several ranks; without slots of reduce its kernel is eager's, and nothing is counted. */
 static void sums_of_ranks_have_slots_where_they_are_searched(void **state)
 {
@@ -361,6 +416,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_kernel_is_chosen_only_where_it_fits),
+        cmocka_unit_test(each_format_class_has_its_kernel_in_a_step),
         cmocka_unit_test(sums_of_ranks_have_slots_where_they_are_searched),
         cmocka_unit_test(decodes_beside_a_prompt_have_their_own_slots_template),
         cmocka_unit_test(the_first_tokens_are_nobodys_tiles_where_a_template_takes_them),
