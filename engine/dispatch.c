@@ -248,9 +248,8 @@ struct slot *dispatch_find(struct dispatch *d, const char *name)
 bool slot_named(const struct slot *s, const char *name)
 {
     size_t n = strlen(name);
-    return strcmp(name, s->name) == 0 ||
-           (s->formats && strncmp(name, s->name, n) == 0 &&
-            strcmp(s->name + n + 1, s->formats->name) == 0);
+    return strcmp(name, s->name) == 0 || (s->formats && strncmp(name, s->name, n) == 0 &&
+                                          strcmp(s->name + n + 1, s->formats->name) == 0);
 }
 
 bool slot_kin(const struct slot *a, const struct slot *b)

@@ -2,10 +2,10 @@
 /* dispatch.h - which kernel runs which part of a step.
  *
  * A slot is one cell: region x M bucket (x context bucket for REGION_ATTN). Where the layers of a
- * region differ in the formats of their weights, each format class (formats.h) has slots of its own,
- * whose names end with its formats: "mlp_out/m1/q6_k". Each slot holds one
- * kernel pointer. The engine thread reads it once per step (acquire); the specializer is the only
- * writer (release). The eager kernel of a region is always loaded, so a slot is never empty.
+ * region differ in the formats of their weights, each format class (formats.h) has slots of its
+ * own, whose names end with its formats: "mlp_out/m1/q6_k". Each slot holds one kernel pointer. The
+ * engine thread reads it once per step (acquire); the specializer is the only writer (release). The
+ * eager kernel of a region is always loaded, so a slot is never empty.
  *
  * Life of memory: a kernel that was replaced may still run in the step under way. dispatch_publish
  * returns an epoch; once dispatch_passed(d, epoch) no step can use the old kernel any more.
@@ -58,9 +58,9 @@ struct slot_counters {
 struct slot {
     _Atomic(const struct kernel *) kernel;
     enum region region;
-    int32_t m_index, context_index; /* context_index -1 unless REGION_ATTN */
-    int32_t m, context;             /* the bucket values (context 0 unless REGION_ATTN) */
-    char name[40];                  /* "mlp_in/m1", "attn/m1/c512", "mlp_out/m1/q6_k" */
+    int32_t m_index, context_index;     /* context_index -1 unless REGION_ATTN */
+    int32_t m, context;                 /* the bucket values (context 0 unless REGION_ATTN) */
+    char name[40];                      /* "mlp_in/m1", "attn/m1/c512", "mlp_out/m1/q6_k" */
     const struct format_class *formats; /* of its layers; NULL: it is for all of the region */
     const struct kernel *eager;
     const struct kernel *latched; /* dispatch_latch(); engine thread */
@@ -101,9 +101,9 @@ void dispatch_pipelined(struct dispatch *d);
 
 int dispatch_slots(const struct dispatch *d);
 struct slot *dispatch_slot_at(struct dispatch *d, int i);
-/* The slot for m tokens and a longest context of `context` positions in a layer (0 for a region that
- * runs once). NULL: a span's or reduce's, of which there are none here or none for so many tokens;
- * or the layer's formats have no slots. Any thread. */
+/* The slot for m tokens and a longest context of `context` positions in a layer (0 for a region
+ * that runs once). NULL: a span's or reduce's, of which there are none here or none for so many
+ * tokens; or the layer's formats have no slots. Any thread. */
 struct slot *dispatch_slot(struct dispatch *d, enum region r, int32_t layer, int m, int context);
 /* The same by its place in a step (formats_place()). */
 struct slot *dispatch_slot_of_place(struct dispatch *d, int place, int m, int context);

@@ -130,7 +130,8 @@ static struct region_total region_total(const struct engine *e, enum region r)
         int m = (int)((atomic_load(&c->tokens) + runs / 2) / runs);
         int sequences = (int)((atomic_load(&c->sequences) + runs / 2) / runs);
         int64_t context = (int64_t)(atomic_load(&c->context) / runs);
-        struct region_cost cost = plan_cost(e->model, r, slot_layer(slot), m, sequences, context, m);
+        struct region_cost cost =
+            plan_cost(e->model, r, slot_layer(slot), m, sequences, context, m);
         t.seconds += (double)atomic_load(&c->ns) * 1e-9;
         t.bound_seconds += roofline_s(machine, &cost) * (double)runs;
         t.bytes += machine_bytes(machine, &cost) * (double)runs;

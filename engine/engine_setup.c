@@ -175,8 +175,7 @@ static int open_backend(struct engine *e, struct backend_options *o, struct err 
     if (failed)
         return -1;
     e->plan = plan_build_ranks(&e->model->shape, e->ranks ? ranks_world(e->ranks) : 1);
-    e->dispatch =
-        e->ranks ? engine_ranks_table(e->ops, e->backend, e->model) : make_table(e);
+    e->dispatch = e->ranks ? engine_ranks_table(e->ops, e->backend, e->model) : make_table(e);
     if (e->ops->step_start)
         dispatch_pipelined(e->dispatch);
     e->ops->set_dispatch(e->backend, e->dispatch);

@@ -108,10 +108,8 @@ static int format_parse(const char *name, size_t n)
 }
 
 /* Those that a class can be named after; the head has none. */
-static const int matrices[REGION_NODES] = {[REGION_ATTN_IN] = 3,
-                                           [REGION_ATTN_OUT] = 1,
-                                           [REGION_MLP_IN] = 2,
-                                           [REGION_MLP_OUT] = 1};
+static const int matrices[REGION_NODES] = {
+    [REGION_ATTN_IN] = 3, [REGION_ATTN_OUT] = 1, [REGION_MLP_IN] = 2, [REGION_MLP_OUT] = 1};
 
 /* A name is one format, or one for each matrix. */
 int formats_parse(enum region r, const char *name, enum dtype out[3])
@@ -230,8 +228,8 @@ static void find_classes(const struct model *m, enum machine_kind kind, enum reg
             free(c);
     }
     for (int i = 0; i < of->classes; i++)
-        for (int32_t k = 0; k < of->class[i]->layers; k++)
-            of->of[of->class[i]->layer[k]] = (int8_t)i;
+        for (int32_t k = 0; k < of->class[i] -> layers; k++)
+            of->of[of->class[i] -> layer[k]] = (int8_t)i;
 }
 
 struct formats *formats_open(const struct model *m, enum machine_kind kind)

@@ -70,10 +70,10 @@ struct model {
 typedef void model_progress_fn(void *ctx, double fraction);
 
 /* Opens a .gguf file, a directory, or random weights of a known shape ("random:qwen3-1.7b",
- * "random:qwen3-1.7b:q4_k", "random:qwen3-1.7b:q4_k+q6_k"; "random:qwen3-4b/2" is what rank 0 of two has of it; a vocabulary of
- * bytes and made-up words comes with them). NULL with a message in `err`.
- * `with_tokenizer` false skips the vocabulary (the probe needs none). Without `progress` pages come
- * in when they are used. */
+ * "random:qwen3-1.7b:q4_k", "random:qwen3-1.7b:q4_k+q6_k"; "random:qwen3-4b/2" is what rank 0 of
+ * two has of it; a vocabulary of bytes and made-up words comes with them). NULL with a message in
+ * `err`. `with_tokenizer` false skips the vocabulary (the probe needs none). Without `progress`
+ * pages come in when they are used. */
 struct model *model_open(const char *path, bool with_tokenizer, model_progress_fn *progress,
                          void *ctx, struct err *err);
 void model_close(struct model *m);

@@ -113,14 +113,14 @@ static struct kernel *load(struct loader *l, const struct wire_kernel *k, const 
     *fd = -1;
     if (data && check_hash(k, data, n, err) == 0 && (*fd = nameless_file(data, n, err)) >= 0) {
         snprintf(path, sizeof path, "/proc/self/fd/%d", *fd);
-        struct kernel_object o = {.path = path,
-                                  .entry = k->entry,
-                                  .region = (enum region)k->region,
-                                  .formats = formats_find(l->formats, (enum region)k->region,
-                                                          k->layer, k->layers),
-                                  .origin = (enum origin)k->origin,
-                                  .id = k->id,
-                                  .name = k->name};
+        struct kernel_object o = {
+            .path = path,
+            .entry = k->entry,
+            .region = (enum region)k->region,
+            .formats = formats_find(l->formats, (enum region)k->region, k->layer, k->layers),
+            .origin = (enum origin)k->origin,
+            .id = k->id,
+            .name = k->name};
         kernel = l->ops->load(l->backend, &o, err);
     }
     free(own);

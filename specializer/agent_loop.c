@@ -109,8 +109,8 @@ static void move_in(struct specializer *s, struct slot_search *p)
         .roofline_s = observe_roofline_s(&s->observe, p->index),
         .m = m,
         .context_mean = context,
-        .work =
-            plan_cost(s->env.model, slot->region, slot_layer(slot), tokens, sequences, (int64_t)context, tokens),
+        .work = plan_cost(s->env.model, slot->region, slot_layer(slot), tokens, sequences,
+                          (int64_t)context, tokens),
     };
     struct told told;
     agent_tell(s, p, &v, &told);

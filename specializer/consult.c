@@ -155,7 +155,8 @@ static void gather(struct specializer *s, struct slot_search *p, struct consulta
     r->incumbent = atomic_load(&p->slot->kernel)->name;
     r->incumbent_speed = p->locked.active ? p->locked.active->evidence.speed : 1;
     r->eager_s = r->run_s * r->incumbent_speed;
-    r->work = plan_cost(s->env.model, p->slot->region, slot_layer(p->slot), m, sequences, (int64_t)r->context, m);
+    r->work = plan_cost(s->env.model, p->slot->region, slot_layer(p->slot), m, sequences,
+                        (int64_t)r->context, m);
     r->live = c->live;
     r->lives = gather_live(s, p, c->live);
     r->dead = c->dead;

@@ -4,10 +4,10 @@
  * Sending inputs and making graphs takes milliseconds and is done by the specializer thread on a
  * stream of its own; only the launches that are timed are the engine thread's.
  *
- * One run of a side is a graph: the kernel on the weights of every layer of the slot in turn (or on copies of the
- * captured keys and values), so the cache holds nothing that a step would not leave there, and
- * launches overlap as they do in a step. Runs (pairs.h) take turns; what one took is divided by its
- * launches. Inputs are the captured ones, outputs spare ones.
+ * One run of a side is a graph: the kernel on the weights of every layer of the slot in turn (or on
+ * copies of the captured keys and values), so the cache holds nothing that a step would not leave
+ * there, and launches overlap as they do in a step. Runs (pairs.h) take turns; what one took is
+ * divided by its launches. Inputs are the captured ones, outputs spare ones.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -88,8 +88,8 @@ bool hook_wants(struct backend *b, const struct kernel_choice *c)
     int place = here ? slot_place(b->formats, t->slot) : 0;
     bool want =
         here && c->slot[place] == t->slot && atomic_load(&t->left) > 0 &&
-        (!t->served || t->served == c->kernel[place]) &&
-        (t->slot->m > NARROW) == (c->m > NARROW) && region_m(t->slot->region, c->m, c->rows) > 0 &&
+        (!t->served || t->served == c->kernel[place]) && (t->slot->m > NARROW) == (c->m > NARROW) &&
+        region_m(t->slot->region, c->m, c->rows) > 0 &&
         (t->slot->region != REGION_ATTN || c->decode) &&
         (t->kind == HOOK_CAPTURE || t->kernel->m_max >= region_m(t->slot->region, c->m, c->rows)) &&
         b->matches++ % (t->every > 0 ? t->every : 1) == 0;

@@ -61,8 +61,8 @@ struct matrix {
  * nothing for embed and attn. Any thread. */
 struct matrix matrix_of(const struct backend *b, enum region r, int32_t layer, int32_t tokens);
 
-/* pack.c. Under load_lock. Sets l->pack: the copy of its layout for the layers of `formats` (NULL: for
- * all), made if it is not there. */
+/* pack.c. Under load_lock. Sets l->pack: the copy of its layout for the layers of `formats` (NULL:
+ * for all), made if it is not there. */
 int pack_open(struct backend *b, struct loaded *l, enum region r,
               const struct format_class *formats, struct err *e);
 /* Under load_lock; the last user frees the copy. */

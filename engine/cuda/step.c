@@ -80,8 +80,7 @@ static const struct kernel *kernel_beside(const struct backend *b, const struct 
 static bool has_layers(const struct backend *b, int place, int32_t m)
 {
     bool last = place / REGION_NODES == FORMAT_CLASSES;
-    return place < REGION_NODES ||
-           (last && formats_beyond(b->formats, place_region(place), m) > 0);
+    return place < REGION_NODES || (last && formats_beyond(b->formats, place_region(place), m) > 0);
 }
 
 /* Attention of prompts is eager's at any width: it is another kernel than that of decodes, with

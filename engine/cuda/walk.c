@@ -63,8 +63,8 @@ const struct kernel *walk_kernel(const struct walk *w, enum region r, int32_t la
 bool walk_times(const struct walk *w, enum region r, int32_t layer)
 {
     int32_t layers = w->b->model->shape.layers;
-    return w->timed && (region_info(r)->once ||
-                        layer == formats_middle(w->b->formats, r, layer, w->m, layers));
+    return w->timed &&
+           (region_info(r)->once || layer == formats_middle(w->b->formats, r, layer, w->m, layers));
 }
 
 int32_t walk_width(const struct walk *w, enum region r)

@@ -53,11 +53,11 @@ struct walk {
     void *out16;               /* wide: instead of the backend's q16 or h16, if not NULL */
     const void *next;          /* instead of the weights a later region reads, if not NULL */
     int64_t next_bytes;
-    struct inflight *timed; /* record its region_event around a layer of each place */
+    struct inflight *timed;        /* record its region_event around a layer of each place */
     int32_t launches[STEP_PLACES]; /* so far */
     enum region region;            /* being walked */
     int place;                     /* of its layer (formats_place()) */
-    const struct lt *lt;            /* whose algorithm its product takes, or NULL */
+    const struct lt *lt;           /* whose algorithm its product takes, or NULL */
 };
 /* A walk over the backend's own buffers. */
 void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const struct step_block *s,

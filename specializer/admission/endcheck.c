@@ -210,8 +210,8 @@ static int prepare(const struct candidate_run *run, const struct prompts *p,
     *k = handle ? dlsym(handle, "whet_kernel") : NULL;
     if (!*k)
         return err_set(err, "does not load");
-    return sizes_ask(*k, run->model, run->formats, p->sequences * p->length, 1, packed_most, run->must_seal,
-                     sizes, err);
+    return sizes_ask(*k, run->model, run->formats, p->sequences * p->length, 1, packed_most,
+                     run->must_seal, sizes, err);
 }
 
 /* Memory is laid out first, by what a sealed child was told; then the process is sealed; only then
@@ -398,9 +398,8 @@ int end_verdict(enum numerics numerics, enum precision precision, double limit,
 }
 
 int end_check(const struct model *model, const char *object, const struct format_class *formats,
-              int32_t m, bool must_seal,
-              enum numerics numerics, const char *references, struct end_result *result,
-              struct err *err)
+              int32_t m, bool must_seal, enum numerics numerics, const char *references,
+              struct end_result *result, struct err *err)
 {
     const struct candidate_run run = {model, object, formats, m, must_seal};
     double tokens = work_wanted / token_work(model);

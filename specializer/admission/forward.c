@@ -106,8 +106,8 @@ void forward_close(struct forward *f)
     free(f);
 }
 
-void forward_room(struct forward *f, const struct cpu_kernel *k,
-                  const struct format_class *formats, const struct kernel_sizes *sizes)
+void forward_room(struct forward *f, const struct cpu_kernel *k, const struct format_class *formats,
+                  const struct kernel_sizes *sizes)
 {
     enum region r = (enum region)k->region;
     f->own = r;

@@ -19,8 +19,8 @@ void forward_close(struct forward *f);
 
 /* Memory for forward_use(): everything that `k` will need in the layers of `formats`, which outlive
  * `f`; NULL: in all. Calls nothing of it. */
-void forward_room(struct forward *f, const struct cpu_kernel *k,
-                  const struct format_class *formats, const struct kernel_sizes *sizes);
+void forward_room(struct forward *f, const struct cpu_kernel *k, const struct format_class *formats,
+                  const struct kernel_sizes *sizes);
 /* From now on region `k->region` runs `k` in these layers, and eager in the others. Its packed
  * weights are made here. Allocates nothing. */
 void forward_use(struct forward *f, const struct cpu_kernel *k);

@@ -35,10 +35,10 @@ static const double error_factor = 2; /* times eager's own distance to the oracl
 /* What one process keeps between requests. */
 struct examiner {
     struct model *model;
-    char *path;                  /* of `model`, */
-    int32_t ranks;               /* which is a part if so many compute it */
+    char *path;                   /* of `model`, */
+    int32_t ranks;                /* which is a part if so many compute it */
     struct format_class *formats; /* of the layers that the kernel is for; NULL: all */
-    struct drawn_model drawn[2]; /* the second for heads */
+    struct drawn_model drawn[2];  /* the second for heads */
     const struct backend_ops *ops;
     struct device_session *session;
     struct device_slices slices;
@@ -185,7 +185,8 @@ static void examine(struct examiner *x, const struct probe_request *q, const str
         error(a, &err);
     bool local = q->region != REGION_REDUCE; /* else a rank's logits say nothing of it */
     if (local && (q->depth == PROBE_END || (q->depth == PROBE_WHOLE && rc == 0)) &&
-        end_check(model, q->object, x->formats, q->m_to, q->text, q->numerics, kept_in(q), &end, &err) != 0)
+        end_check(model, q->object, x->formats, q->m_to, q->text, q->numerics, kept_in(q), &end,
+                  &err) != 0)
         refuse(a, "end", &err);
     a->kl = isfinite(end.kl) ? end.kl : 1e9;
     a->top1 = end.top1;

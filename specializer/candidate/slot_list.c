@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* slot_list.c - see slot_list.h.
  *
- * A name is a slot's ("mlp_in/m1") or a region's ("mlp_in"), which stands for all slots of it. Where
- * a region has format classes, the former stands for those of all of them, and "mlp_in/m1/q6_k" for
- * one. But for that the slots of a dispatch table are the same for every model, so a list can be
- * checked before one is there: a misspelt name is an error at start, not a search that never begins.
+ * A name is a slot's ("mlp_in/m1") or a region's ("mlp_in"), which stands for all slots of it.
+ * Where a region has format classes, the former stands for those of all of them, and
+ * "mlp_in/m1/q6_k" for one. But for that the slots of a dispatch table are the same for every
+ * model, so a list can be checked before one is there: a misspelt name is an error at start, not a
+ * search that never begins.
  */
 #include "specializer/candidate/slot_list.h"
 

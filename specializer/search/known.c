@@ -38,7 +38,7 @@ struct row {
     int origin;
     enum region region;
     int32_t m, context;
-    bool typed; /* its slot is a format class's, */
+    bool typed;      /* its slot is a format class's, */
     int32_t type[3]; /* which is of these; else the origin's */
     double speed;
     const struct template *template;
@@ -354,8 +354,8 @@ static double distance_of(const struct known *k, const struct row *row,
     const struct origin_lines *o = k->origin[row->origin];
     const struct facts *f = slot->facts;
     if (o->kind != facts_kind(f) || !target_of(o->kind)->known_by_distance ||
-        (int32_t)row->region != f->REGION || strcmp(o->isa, isa) != 0 ||
-        !same_formats(o, row, f) || other_precision(o, slot))
+        (int32_t)row->region != f->REGION || strcmp(o->isa, isa) != 0 || !same_formats(o, row, f) ||
+        other_precision(o, slot))
         return HUGE_VAL;
     double wide = shape_distance(row->region, &o->shape, f) + doublings(o->threads, slot->threads) +
                   doublings(row->context, slot->context);

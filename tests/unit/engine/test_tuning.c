@@ -332,7 +332,8 @@ static void engine_tosses_a_coin_for_the_canary(void **state)
     struct kernel candidate = {
         .id = "0123456789abcdef", .region = REGION_MLP_IN, .origin = ORIGIN_TEMPLATE};
     struct canary canary = {
-        .candidates = {1, {{dispatch_slot(engine_dispatch(e), REGION_MLP_IN, 0, 1, 0), &candidate}}},
+        .candidates = {1,
+                       {{dispatch_slot(engine_dispatch(e), REGION_MLP_IN, 0, 1, 0), &candidate}}},
         .cell = {1},
         .cells = 1,
         .seed = 9,
@@ -422,7 +423,8 @@ static void steps_that_had_to_do_without_a_graph_are_no_samples(void **state)
     struct client *c = clients(1);
     struct kernel candidate = {.id = "0123456789abcdef", .region = REGION_MLP_IN};
     struct canary canary = {
-        .candidates = {1, {{dispatch_slot(engine_dispatch(e), REGION_MLP_IN, 0, 1, 0), &candidate}}},
+        .candidates = {1,
+                       {{dispatch_slot(engine_dispatch(e), REGION_MLP_IN, 0, 1, 0), &candidate}}},
         .cell = {1},
         .cells = 1,
         .seed = 9,

@@ -188,7 +188,8 @@ static void *fake_traffic(void *unused)
         if (live)
             fake_capture_now();
         for (int i = 0; live && i < 2; i++) {
-            struct slot *s = dispatch_slot(fake.dispatch, i ? REGION_HEAD : REGION_MLP_OUT, 0, 1, 1);
+            struct slot *s =
+                dispatch_slot(fake.dispatch, i ? REGION_HEAD : REGION_MLP_OUT, 0, 1, 1);
             const struct kernel *k = atomic_load(&s->kernel);
             const char *slowed = atomic_load(&fake.slowed);
             uint64_t ns = slowed && strcmp(k->id, slowed) == 0 ? 1000000

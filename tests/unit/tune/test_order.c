@@ -85,12 +85,14 @@ static void the_largest_regions_of_all_sizes_come_first(void **state)
 static void shares_of_a_step_add_up_and_attention_grows_with_context(void **state)
 {
     struct world *w = *state;
-    double sum = order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_EMBED, 0, 8, 512));
+    double sum =
+        order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_EMBED, 0, 8, 512));
     for (int i = REGIONS; i < 2 * REGIONS; i++)
         sum += order_share(w->model, &machine, w->slot[i]);
     assert_float_equal(sum, 1, 1e-9);
-    assert_true(order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_ATTN, 0, 8, 256)) <
-                order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_ATTN, 0, 8, 1024)));
+    assert_true(
+        order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_ATTN, 0, 8, 256)) <
+        order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_ATTN, 0, 8, 1024)));
 }
 
 /* Whole steps judge the others beside it. */

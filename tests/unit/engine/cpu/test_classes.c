@@ -80,10 +80,8 @@ static void a_hook_sees_the_layers_of_its_slot(void **state)
     struct capture *c = xcalloc(1, sizeof *c);
     struct hook capture = {
         .kind = HOOK_CAPTURE, .slot = slot_named_so("mlp_out/m1/q8_0"), .left = 1, .capture = c};
-    struct hook compare = {.kind = HOOK_COMPARE,
-                           .slot = slot_named_so("mlp_out/m1/q4_0"),
-                           .kernel = &k,
-                           .left = 4};
+    struct hook compare = {
+        .kind = HOOK_COMPARE, .slot = slot_named_so("mlp_out/m1/q4_0"), .kernel = &k, .left = 4};
     struct built b;
     own.scratch_bytes = eager_cpu(REGION_MLP_OUT)->scratch_bytes;
     backend_cpu.hook(cpu, &capture);
@@ -111,7 +109,8 @@ static void a_bench_takes_the_layers_of_its_slot_in_turn(void **state)
     struct cpu_kernel own;
     struct kernel k = test_kernel(&own, note_layer, 1);
     float x[64] = {0}, in[96] = {0}, a_ns[4], b_ns[4];
-    struct capture c = {.region = REGION_MLP_OUT, .m = 1, .spans = 1, .context = 1, .x = x, .in = in};
+    struct capture c = {
+        .region = REGION_MLP_OUT, .m = 1, .spans = 1, .context = 1, .x = x, .in = in};
     struct bench_job job = {.slot = slot_named_so("mlp_out/m1/q8_0"),
                             .a = &k,
                             .b = &k,

@@ -82,8 +82,8 @@ static void a_kernel_is_chosen_only_where_it_fits(void **state)
     dispatch_close(b.dispatch);
 }
 
-/* Layers 1 and 3 of four keep ffn_down in Q6_K: each class has its kernel in one step, runs and time
- * are counted in its slot, and a graph of other kernels in one class is another graph. */
+/* Layers 1 and 3 of four keep ffn_down in Q6_K: each class has its kernel in one step, runs and
+ * time are counted in its slot, and a graph of other kernels in one class is another graph. */
 static void each_format_class_has_its_kernel_in_a_step(void **state)
 {
     (void)state;

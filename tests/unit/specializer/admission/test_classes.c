@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_classes.c - what the specializer knows and proves of a slot whose layers are a format class,
- * one that layer 0 is not in: its facts, the cases of its proof, the whole model with its kernel. */
+ * one that layer 0 is not in: its facts, the cases of its proof, the whole model with its kernel.
+ */
 #include "tests/unit/unit.h"
 
 #include <stdlib.h>
@@ -187,7 +188,8 @@ static void a_list_of_slots_may_name_formats_or_not(void **state)
     assert_false(slot_list_has("mlp_out/m4/q8_0", many));
     assert_true(slot_list_has("mlp_out", many));
     assert_false(slot_list_has("mlp_out/m", few));
-    assert_int_equal(slot_list_check("mlp_out/m4/q8_0, attn_in/m1/q4_k-q4_k-q6_k,head/m1", &err), 0);
+    assert_int_equal(slot_list_check("mlp_out/m4/q8_0, attn_in/m1/q4_k-q4_k-q6_k,head/m1", &err),
+                     0);
     assert_int_equal(slot_list_check("mlp_out/m4/q9", &err), -1);
     assert_int_equal(slot_list_check("head/m1/q8_0", &err), -1);
 }
