@@ -304,9 +304,10 @@ static void prepare(struct worker *w)
     if (!w->model)
         refuse(err.msg);
     w->area = area_of(&w->model->shape, (enum region)s->region, s->max_tokens, s->positions);
-    if (s->layer < 0 || s->layer >= w->model->shape.layers)
+    if (s->layer >= w->model->shape.layers)
         refuse("is for a layer that the model has not");
-    w->formats = class_of_layer(w->model, MACHINE_CPU, (enum region)s->region, s->layer, 1);
+    if (s->layer >= 0)
+        w->formats = class_of_layer(w->model, MACHINE_CPU, (enum region)s->region, s->layer, 1);
     load(w);
     int32_t most = w->kernel->m_max < s->max_tokens ? w->kernel->m_max : s->max_tokens;
     if (sizes_ask(w->kernel, w->model, w->formats, most, s->team, s->pack_bytes, true, &w->sizes,
