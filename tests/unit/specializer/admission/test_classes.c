@@ -15,6 +15,7 @@
 #include "specializer/admission/forward.h"
 #include "specializer/admission/inputs.h"
 #include "specializer/admission/probe_request.h"
+#include "specializer/candidate/live.h"
 #include "specializer/candidate/slot_list.h"
 #include "specializer/candidate/template.h"
 #include "tests/unit/specializer/shapes.h"
@@ -87,6 +88,21 @@ static void cases_are_of_the_slots_layers(void **state)
     assert_int_equal(c->layer, 2);
     capture_free(c);
     free(c);
+}
+
+/* A step runs a slot of each class, and is one step. */
+static void who_waits_for_a_class_counts_each_step_once(void **state)
+{
+    (void)state;
+    struct stage_env env = {.dispatch = table};
+    struct patience p;
+    patience_begin(&p, &env, few, 100);
+    for (int step = 0; step < 3; step++) {
+        atomic_fetch_add(&dispatch_find(table, "mlp_out/m1/q8_0")->counters.steps, 1);
+        atomic_fetch_add(&dispatch_find(table, "mlp_out/m1/q4_0")->counters.steps, 1);
+    }
+    assert_false(patience_over(&p));
+    assert_int_equal(patience_passed(&p), 3);
 }
 
 static int32_t met[64], meets;
@@ -199,6 +215,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(facts_are_those_of_the_slots_layers),
         cmocka_unit_test(cases_are_of_the_slots_layers),
+        cmocka_unit_test(who_waits_for_a_class_counts_each_step_once),
         cmocka_unit_test(the_whole_model_runs_eager_in_the_other_layers),
         cmocka_unit_test(a_request_says_for_which_layers_the_kernel_is),
         cmocka_unit_test(a_list_of_slots_may_name_formats_or_not),
