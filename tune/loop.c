@@ -90,7 +90,10 @@ static void interval(const struct gain *g, char out[40])
 /* The table at the end, a line a slot. */
 static void say_summary(struct tuner *t, double seconds)
 {
-    printf("\n%-16s %6s %8s %-20s %-20s  %s\n", "slot", "tried", "speed", "bench, 95 %",
+    int width = 16; /* of the longest name: a format class's has its formats */
+    for (int i = 0; i < t->slots; i++)
+        width = strlen(t->slot[i]->name) > (size_t)width ? (int)strlen(t->slot[i]->name) : width;
+    printf("\n%-*s %6s %8s %-20s %-20s  %s\n", width, "slot", "tried", "speed", "bench, 95 %",
            "whole step, 95 %", "kernel");
     for (int i = 0; i < t->slots; i++) {
         struct session_slot now;
@@ -98,8 +101,8 @@ static void say_summary(struct tuner *t, double seconds)
         session_look(t->session, t->slot[i], &now);
         interval(&now.bench, bench);
         interval(&now.step, step);
-        printf("%-16s %6d %7.2fx %-20s %-20s  ", t->slot[i]->name, now.tried, 1 + now.gain, bench,
-               step);
+        printf("%-*s %6d %7.2fx %-20s %-20s  ", width, t->slot[i]->name, now.tried, 1 + now.gain,
+               bench, step);
         say_kernel(&now);
         printf("\n");
     }
