@@ -70,8 +70,8 @@ static char *make_message(const struct ranks *r, const struct kernel_object *o, 
     struct wire_kernel k = {.number = number,
                             .region = (int32_t)o->region,
                             .origin = (int32_t)o->origin,
-                            .layer = class_layer(o->formats, 0),
-                            .layers = o->formats ? o->formats->layers : 0};
+                            .layer = (int16_t)class_layer(o->formats, 0),
+                            .layers = (int16_t)(o->formats ? o->formats->layers : 0)};
     int64_t bytes;
     char *data = read_object(o->path, &bytes, err);
     if (!data)

@@ -45,8 +45,7 @@ struct wire_setup {
  * kernels of a world from 1; 0 is eager. */
 struct wire_kernel {
     int32_t number, region, origin;
-    int32_t layer, layers; /* of its format class: the first, and how many; 0: all of the region */
-    int32_t pad;
+    int16_t layer, layers; /* of its format class: the first, and how many; 0: all of the region */
     int64_t bytes;
     unsigned char sha256[32]; /* of the object, wherever it comes from */
     char id[24], name[160], entry[64], path[1024];
