@@ -115,18 +115,13 @@ struct slot *dispatch_find(struct dispatch *d, const char *name); /* NULL: no su
  * any model's slot what region and bucket it is. */
 struct slot *dispatch_find_plain(struct dispatch *d, const char *name);
 
-/* How often the slot's kernel runs in a step of a model with so many layers; one of its layers. */
+/* How often the slot's kernel runs in a step of a model with so many layers. */
 static inline int32_t slot_runs(const struct slot *s, int32_t layers)
 {
     return class_runs(s->formats, s->region, layers);
 }
 
-/* Whether the name is the slot's, with its formats or without them. */
-bool slot_named(const struct slot *s, const char *name);
-/* Whether what is learnt in one of the slots is about the other: they are of one region, and not of
- * two format classes. */
-bool slot_kin(const struct slot *a, const struct slot *b);
-
+/* The first of its layers. */
 static inline int32_t slot_layer(const struct slot *s)
 {
     return class_layer(s->formats, 0);
@@ -137,6 +132,12 @@ static inline int slot_place(const struct formats *f, const struct slot *s)
 {
     return formats_place(f, s->region, slot_layer(s), s->m);
 }
+
+/* Whether the name is the slot's, with its formats or without them. */
+bool slot_named(const struct slot *s, const char *name);
+/* Whether what is learnt in one of the slots is about the other: they are of one region, and not of
+ * two format classes. */
+bool slot_kin(const struct slot *a, const struct slot *b);
 
 /* Puts `k` into `s` from the next step on; returns the epoch after which the kernel that was there
  * may be unloaded. `k` may be the one that is there, for the epoch alone. The specializer's, one
