@@ -130,6 +130,42 @@ static void a_bench_takes_the_layers_of_its_slot_in_turn(void **state)
         assert_int_equal(met[i], 2);
 }
 
+/* Six layers, six formats: two of them have no slots, and are computed all the same. */
+static void layers_without_slots_run_eager(void **state)
+{
+    (void)state;
+    static const enum dtype of[6] = {DTYPE_Q4_0, DTYPE_F32,  DTYPE_BF16,
+                                     DTYPE_F16,  DTYPE_Q8_0, DTYPE_Q4_1};
+    struct model *first_model = model, *from[6];
+    struct backend *first_cpu = cpu;
+    struct dispatch *first_table = table;
+    struct model_shape shape = tiny();
+    const struct feed feed = {text_a, 0, 5, {4, 1, 7}};
+    struct built b;
+    shape.layers = 6;
+    model = model_random(&shape, DTYPE_F32, 3);
+    for (int i = 0; i < 6; i++) {
+        from[i] = model_random(&shape, of[i], 3);
+        model->layer[i].down = from[i]->layer[i].down;
+    }
+    cpu = open_cpu(1 << 20, &table);
+    assert_int_equal(formats_beyond(dispatch_formats(table), REGION_MLP_OUT, 6), 2);
+    assert_null(dispatch_slot(table, REGION_MLP_OUT, 0, 6, 5));
+    run_step(cpu, &b, &feed, 1);
+    assert_follows(&b.step.sample[0].out, text_a, 5);
+    uint64_t runs = 0;
+    for (int i = 0; i < dispatch_slots(table); i++)
+        if (dispatch_slot_at(table, i)->region == REGION_MLP_OUT)
+            runs += atomic_load(&dispatch_slot_at(table, i)->counters.runs);
+    assert_int_equal(runs, 4);
+    close_backend();
+    for (int i = 0; i < 6; i++)
+        model_close(from[i]);
+    model = first_model;
+    cpu = first_cpu;
+    table = first_table;
+}
+
 /* ---- packing -------------------------------------------------------------------------------- */
 
 static int64_t packed_bytes(const struct weight *w)
@@ -183,6 +219,7 @@ int main(void)
         cmocka_unit_test(a_kernel_runs_in_the_layers_of_its_class),
         cmocka_unit_test(a_hook_sees_the_layers_of_its_slot),
         cmocka_unit_test(a_bench_takes_the_layers_of_its_slot_in_turn),
+        cmocka_unit_test(layers_without_slots_run_eager),
         cmocka_unit_test(weights_are_packed_for_the_layers_of_a_class),
     };
     return cmocka_run_group_tests(tests, open_mixed, backend_tear_down);
