@@ -40,6 +40,19 @@ enum specializer_answer answer_refuse(enum specializer_answer why, char **text, 
     return why;
 }
 
+enum specializer_answer answer_no_slot(const struct specializer *s, const char *slot, char **text)
+{
+    char names[200] = "";
+    size_t at = 0;
+    for (int i = 0; i < dispatch_slots(s->env.dispatch) && at < sizeof names; i++) {
+        const struct slot *one = dispatch_slot_at(s->env.dispatch, i);
+        if (slot_named(one, slot))
+            at += (size_t)snprintf(names + at, sizeof names - at, "%s %s", at ? "," : ", but",
+                                   one->name);
+    }
+    return answer_refuse(ANSWER_UNKNOWN, text, "there is no slot \"%.60s\"%s", slot, names);
+}
+
 bool answer_loading(struct specializer *s, char **text)
 {
     if (atomic_load(&s->ready))
@@ -182,8 +195,7 @@ enum specializer_answer specializer_slots(struct specializer *s, const char *slo
         cJSON_AddItemToObject(o, "layers_without_slots", layers_without_slots_json(s));
     }
     pthread_mutex_unlock(&s->lock);
-    return o ? answer_json(o, text)
-             : answer_refuse(ANSWER_UNKNOWN, text, "there is no slot \"%.60s\"", slot);
+    return o ? answer_json(o, text) : answer_no_slot(s, slot, text);
 }
 
 /* ---- kernels ------------------------------------------------------------------------------- */

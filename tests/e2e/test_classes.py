@@ -50,6 +50,8 @@ def test_each_format_class_gets_kernels_and_answers_stay(start, tmp_path):
         assert (rows[few]["layers"], rows[many]["layers"]) == (14, 16)
     assert "layers" not in rows["mlp_in/m1"]
     assert get(first, "/admin/slots").json()["layers_without_slots"] == []
+    unknown = get(first, "/admin/slots/mlp_out/m1", 404).text
+    assert "but mlp_out/m1/q8_0, mlp_out/m1/q4_0" in unknown
     kernels = {name: get(first, f"/admin/slots/{name}").json()["kernel"] for name in CLASSES}
     assert len({k["id"] for k in kernels.values()}) == len(CLASSES)
     metrics = first.get("/metrics").text
