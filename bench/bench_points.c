@@ -58,7 +58,8 @@ static void check_part(const struct points *p, struct line *l)
         err_set(&l->why, "%s", k->why.msg);
         return;
     }
-    if (dispatch_slot(d, k->slot->region, p->work->sequences, p->work->context) != k->slot)
+    if (dispatch_slot(d, k->slot->region, slot_layer(k->slot), p->work->sequences,
+                      p->work->context) != k->slot)
         err_set(&l->why, "%s is no slot of such steps", k->slot->name);
     for (int i = 0; i < l->parts - 1; i++)
         if (l->part[i].slot == k->slot)

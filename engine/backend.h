@@ -166,6 +166,8 @@ struct kernel_object {
     enum origin origin;
     const char *id, *name;
     bool text; /* a language model wrote it: on a CPU it never runs in this process */
+    /* Of the layers that it runs in: no others' weights are repacked. NULL: all of its region. */
+    const struct format_class *formats;
 };
 
 struct device_probe_ops;

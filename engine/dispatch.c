@@ -10,6 +10,7 @@
  */
 #include "engine/dispatch.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,10 +29,12 @@ struct dispatch {
     _Atomic uint64_t swaps;
     int behind; /* steps that may be under way at a boundary */
     int slots;
-    int first[REGION_NODES]; /* index of the region's first slot */
-    uint32_t regions;        /* those that have slots here, as bits */
-    int32_t *told;           /* [slots] numbers of the kernels that were latched last */
-    struct slot slot[];
+    struct formats *formats; /* NULL: the layers are alike */
+    /* Index of the first slot of a region's bucket of tokens and format class; -1: it has none. */
+    int first[REGION_NODES][M_BUCKETS][FORMAT_CLASSES];
+    uint32_t regions;  /* those that have slots here, as bits */
+    int32_t *told;     /* [slots] numbers of the kernels that were latched last */
+    struct slot *slot; /* [slots] */
 };
 
 static int bucket_of(const int *bucket, int n, int value)
@@ -58,29 +61,27 @@ const char *origin_name(enum origin o)
     return name[o];
 }
 
-static int region_slots(enum region r)
+/* Of a region or span in each bucket of tokens. */
+static int contexts_of(enum region r)
 {
-    int n = 0;
-    while (region_info(r)->parts && n < M_BUCKETS && region_spans(r, m_bucket[n]))
-        n++;
-    if (region_info(r)->parts)
-        return n;
-    return r == REGION_ATTN ? M_BUCKETS * CONTEXT_BUCKETS : M_BUCKETS;
+    return r == REGION_ATTN ? CONTEXT_BUCKETS : 1;
 }
 
-static void slot_init(struct slot *s, enum region r, int index, const struct kernel *eager)
+static void slot_init(struct slot *s, int m_index, int context_index,
+                      const struct format_class *formats, const struct kernel *eager)
 {
-    s->region = r;
-    s->m_index = r == REGION_ATTN ? index / CONTEXT_BUCKETS : index;
-    s->context_index = r == REGION_ATTN ? index % CONTEXT_BUCKETS : -1;
-    s->m = m_bucket[s->m_index];
-    s->context = r == REGION_ATTN ? context_bucket[s->context_index] : 0;
+    s->m_index = m_index;
+    s->context_index = s->region == REGION_ATTN ? context_index : -1;
+    s->m = m_bucket[m_index];
+    s->context = s->region == REGION_ATTN ? context_bucket[context_index] : 0;
+    s->formats = formats;
     s->eager = eager;
     atomic_init(&s->kernel, eager);
-    if (r == REGION_ATTN)
-        snprintf(s->name, sizeof s->name, "%s/m%d/c%d", region_name(r), s->m, s->context);
-    else
-        snprintf(s->name, sizeof s->name, "%s/m%d", region_name(r), s->m);
+    int n = snprintf(s->name, sizeof s->name, "%s/m%d", region_name(s->region), s->m);
+    if (s->region == REGION_ATTN)
+        snprintf(s->name + n, sizeof s->name - (size_t)n, "/c%d", s->context);
+    else if (formats)
+        snprintf(s->name + n, sizeof s->name - (size_t)n, "/%s", formats->name);
 }
 
 enum {
@@ -94,46 +95,94 @@ static bool has(const struct dispatch *d, int r)
     return r < REGION_NODES && (d->regions >> r & 1);
 }
 
-static struct dispatch *open_regions(const struct kernel *const *eager, uint32_t regions)
+/* Classes of the region that have slots in this bucket of tokens. */
+static int classes_in(const struct dispatch *d, enum region r, int m_index)
 {
+    int m = m_bucket[m_index];
+    if (!has(d, r) || (region_info(r)->parts && !region_spans(r, m)))
+        return 0;
+    return formats_classes(d->formats, r, m);
+}
+
+static void add_slots(struct dispatch *d, enum region r, int m_index, const struct kernel *eager)
+{
+    for (int c = 0; c < classes_in(d, r, m_index); c++) {
+        d->first[r][m_index][c] = d->slots;
+        for (int i = 0; i < contexts_of(r); i++) {
+            struct slot *s = &d->slot[d->slots++];
+            s->region = r;
+            slot_init(s, m_index, i, formats_class(d->formats, r, m_bucket[m_index], c), eager);
+        }
+    }
+}
+
+static struct dispatch *open_regions(const struct kernel *const *eager, uint32_t regions,
+                                     struct formats *formats)
+{
+    struct dispatch *d = xcalloc(1, sizeof *d);
     int total = 0;
-    for (int r = 0; r < REGION_NODES; r++)
-        total += region_slots((enum region)r);
-    struct dispatch *d = xcalloc(1, sizeof *d + (size_t)total * sizeof d->slot[0]);
     atomic_init(&d->idle, 1);
     d->regions = regions;
-    for (int r = 0; r < REGION_NODES; r++) {
-        d->first[r] = d->slots;
-        for (int i = 0; has(d, r) && i < region_slots((enum region)r); i++)
-            slot_init(&d->slot[d->slots++], (enum region)r, i, eager[r]);
-    }
+    d->formats = formats;
+    for (int r = 0; r < REGION_NODES; r++)
+        for (int m = 0; m < M_BUCKETS; m++)
+            total += classes_in(d, (enum region)r, m) * contexts_of((enum region)r);
+    d->slot = xcalloc((size_t)total, sizeof *d->slot);
+    memset(d->first, -1, sizeof d->first);
+    for (int r = 0; r < REGION_NODES; r++)
+        for (int m = 0; m < M_BUCKETS && has(d, r); m++)
+            add_slots(d, (enum region)r, m, eager[r]);
     return d;
 }
 
-struct dispatch *dispatch_open(const struct kernel *const eager[REGION_COUNT])
+struct dispatch *dispatch_open(const struct kernel *const eager[REGION_COUNT],
+                               struct formats *formats)
 {
-    return open_regions(eager, ALONE);
+    return open_regions(eager, ALONE, formats);
 }
 
-struct dispatch *dispatch_open_spans(const struct kernel *const eager[REGION_LOCAL])
+struct dispatch *dispatch_open_spans(const struct kernel *const eager[REGION_LOCAL],
+                                     struct formats *formats)
 {
-    return open_regions(eager, ALONE | SPANS);
+    return open_regions(eager, ALONE | SPANS, formats);
 }
 
-struct dispatch *dispatch_open_ranks(const struct kernel *const eager[REGION_NODES])
+struct dispatch *dispatch_open_ranks(const struct kernel *const eager[REGION_NODES],
+                                     struct formats *formats)
 {
-    return open_regions(eager, ALONE | RANKS);
+    return open_regions(eager, ALONE | RANKS, formats);
 }
 
 struct dispatch *dispatch_open_names(void)
 {
     const struct kernel *const none[REGION_NODES] = {0};
-    return open_regions(none, ALONE | SPANS | RANKS);
+    return open_regions(none, ALONE | SPANS | RANKS, NULL);
+}
+
+struct dispatch *dispatch_copy_names(const struct dispatch *d)
+{
+    struct dispatch *names = xcalloc(1, sizeof *names);
+    memset(names->first, -1, sizeof names->first);
+    names->slots = d->slots;
+    names->slot = xcalloc((size_t)d->slots, sizeof *names->slot);
+    for (int i = 0; i < d->slots; i++) {
+        struct slot *to = &names->slot[i];
+        const struct slot *s = &d->slot[i];
+        to->region = s->region;
+        to->m_index = s->m_index;
+        to->context_index = s->context_index;
+        to->m = s->m;
+        to->context = s->context;
+        memcpy(to->name, s->name, sizeof to->name);
+    }
+    return names;
 }
 
 void dispatch_close(struct dispatch *d)
 {
+    formats_close(d->formats);
     free(d->told);
+    free(d->slot);
     free(d);
 }
 
@@ -152,21 +201,35 @@ struct slot *dispatch_slot_at(struct dispatch *d, int i)
     return &d->slot[i];
 }
 
-struct slot *dispatch_slot(struct dispatch *d, enum region r, int m, int context)
+const struct formats *dispatch_formats(const struct dispatch *d)
 {
-    int i = m_bucket_of(m);
-    if (!has(d, r) || (region_info(r)->parts && !region_spans(r, m)))
+    return d->formats;
+}
+
+struct slot *dispatch_slot_of_place(struct dispatch *d, int place, int m, int context)
+{
+    enum region r = place_region(place);
+    int class = place / REGION_NODES;
+    if (class == FORMAT_CLASSES || (region_info(r)->parts && !region_spans(r, m)))
         return NULL;
-    if (r == REGION_ATTN)
-        i = i * CONTEXT_BUCKETS + context_bucket_of(context);
-    return &d->slot[d->first[r] + i];
+    int first = d->first[r][m_bucket_of(m)][class];
+    if (first < 0)
+        return NULL;
+    return &d->slot[first + (r == REGION_ATTN ? context_bucket_of(context) : 0)];
+}
+
+struct slot *dispatch_slot(struct dispatch *d, enum region r, int32_t layer, int m, int context)
+{
+    if ((int)r >= REGION_NODES)
+        return NULL;
+    return dispatch_slot_of_place(d, formats_place(d->formats, r, layer, m), m, context);
 }
 
 uint32_t dispatch_whole(struct dispatch *d, int m, const struct overrides *o)
 {
     uint32_t whole = 0;
     for (int r = REGION_COUNT; r < REGION_LOCAL; r++) {
-        const struct slot *slot = dispatch_slot(d, (enum region)r, m, 0);
+        const struct slot *slot = dispatch_slot(d, (enum region)r, 0, m, 0);
         const struct kernel *k = slot ? slot_kernel_with(o, slot) : NULL;
         if (k && k != slot->eager && k->m_max >= m)
             whole |= 1u << r;
@@ -180,6 +243,34 @@ struct slot *dispatch_find(struct dispatch *d, const char *name)
         if (strcmp(d->slot[i].name, name) == 0)
             return &d->slot[i];
     return NULL;
+}
+
+bool slot_named(const struct slot *s, const char *name)
+{
+    size_t n = strlen(name);
+    return strcmp(name, s->name) == 0 || (s->formats && strncmp(name, s->name, n) == 0 &&
+                                          strcmp(s->name + n + 1, s->formats->name) == 0);
+}
+
+bool slot_kin(const struct slot *a, const struct slot *b)
+{
+    return a->region == b->region &&
+           (!a->formats || !b->formats || strcmp(a->formats->name, b->formats->name) == 0);
+}
+
+/* Formats follow the second slash. */
+struct slot *dispatch_find_plain(struct dispatch *d, const char *name)
+{
+    struct slot *s = dispatch_find(d, name);
+    const char *slash = strchr(name, '/');
+    slash = slash ? strchr(slash + 1, '/') : NULL;
+    char plain[sizeof s->name];
+    enum dtype format[3];
+    if (s || !slash || slash - name >= (ptrdiff_t)sizeof plain)
+        return s;
+    snprintf(plain, sizeof plain, "%.*s", (int)(slash - name), name);
+    s = dispatch_find(d, plain);
+    return s && formats_parse(s->region, slash + 1, format) > 0 ? s : NULL;
 }
 
 int64_t dispatch_publish(struct dispatch *d, struct slot *s, const struct kernel *k)
@@ -266,7 +357,7 @@ bool hook_tries_reduce(const struct hook *t, struct dispatch *d, int32_t m, int3
                        int64_t *matches)
 {
     return t && t->kind == HOOK_COMPARE && t->slot->region == REGION_REDUCE &&
-           t->slot == dispatch_slot(d, REGION_REDUCE, m, 0) &&
+           t->slot == dispatch_slot(d, REGION_REDUCE, 0, m, 0) &&
            (!t->served || t->served == slot_kernel(t->slot)) && padded <= t->kernel->m_max &&
            atomic_load(&t->left) > 0 && (*matches)++ % (t->every > 0 ? t->every : 1) == 0;
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dispatch.h - which kernel runs which part of a step.
  *
- * A slot is one cell: region x M bucket (x context bucket for REGION_ATTN). Each slot holds one
- * kernel pointer. The engine thread reads it once per step (acquire); the specializer is the only
- * writer (release). The eager kernel of a region is always loaded, so a slot is never empty.
+ * A slot is one cell: region x M bucket (x context bucket for REGION_ATTN). Where the layers of a
+ * region differ in the formats of their weights, each format class (formats.h) has slots of its
+ * own, whose names end with its formats: "mlp_out/m1/q6_k". Each slot holds one kernel pointer. The
+ * engine thread reads it once per step (acquire); the specializer is the only writer (release). The
+ * eager kernel of a region is always loaded, so a slot is never empty.
  *
  * Life of memory: a kernel that was replaced may still run in the step under way. dispatch_publish
  * returns an epoch; once dispatch_passed(d, epoch) no step can use the old kernel any more.
@@ -16,6 +18,7 @@
 #include <stdint.h>
 
 #include "config/err.h"
+#include "engine/formats.h"
 #include "kernels/args.h"
 
 enum { M_BUCKETS = 17, CONTEXT_BUCKETS = 10 };
@@ -55,9 +58,10 @@ struct slot_counters {
 struct slot {
     _Atomic(const struct kernel *) kernel;
     enum region region;
-    int32_t m_index, context_index; /* context_index -1 unless REGION_ATTN */
-    int32_t m, context;             /* the bucket values (context 0 unless REGION_ATTN) */
-    char name[40];                  /* "mlp_in/m1", "attn/m1/c512" */
+    int32_t m_index, context_index;     /* context_index -1 unless REGION_ATTN */
+    int32_t m, context;                 /* the bucket values (context 0 unless REGION_ATTN) */
+    char name[40];                      /* "mlp_in/m1", "attn/m1/c512", "mlp_out/m1/q6_k" */
+    const struct format_class *formats; /* of its layers; NULL: it is for all of the region */
     const struct kernel *eager;
     const struct kernel *latched; /* dispatch_latch(); engine thread */
     struct slot_counters counters;
@@ -75,27 +79,65 @@ struct overrides {
 
 struct dispatch;
 
-/* `eager[r]` is the eager kernel of region r. */
-struct dispatch *dispatch_open(const struct kernel *const eager[REGION_COUNT]);
+/* `eager[r]` is the eager kernel of region r. `formats` are the model's, which the table closes;
+ * NULL: a model whose layers are alike. */
+struct dispatch *dispatch_open(const struct kernel *const eager[REGION_COUNT],
+                               struct formats *formats);
 /* With slots for spans of regions too: eager[r] of a span stands for its parts, each with the
  * kernel of its own slot. */
-struct dispatch *dispatch_open_spans(const struct kernel *const eager[REGION_LOCAL]);
+struct dispatch *dispatch_open_spans(const struct kernel *const eager[REGION_LOCAL],
+                                     struct formats *formats);
 /* Of a rank of several: no spans, but slots for reduce. */
-struct dispatch *dispatch_open_ranks(const struct kernel *const eager[REGION_NODES]);
-/* All slots that any engine has, for their names: there are no kernels in them. */
+struct dispatch *dispatch_open_ranks(const struct kernel *const eager[REGION_NODES],
+                                     struct formats *formats);
+/* The slots that engines have for models whose layers are alike, for their names: there are no
+ * kernels in them. */
 struct dispatch *dispatch_open_names(void);
+/* The same of the slots of `d`, which may be closed before. */
+struct dispatch *dispatch_copy_names(const struct dispatch *d);
 void dispatch_close(struct dispatch *d);
 /* From now on a step may be under way when the next begins (before any step). */
 void dispatch_pipelined(struct dispatch *d);
 
 int dispatch_slots(const struct dispatch *d);
 struct slot *dispatch_slot_at(struct dispatch *d, int i);
-/* The slot for m tokens and a longest context of `context` positions. NULL: a span's or reduce's,
- * of which there are none here or none for so many tokens. Any thread. */
-struct slot *dispatch_slot(struct dispatch *d, enum region r, int m, int context);
+/* The slot for m tokens and a longest context of `context` positions in a layer (0 for a region
+ * that runs once). NULL: a span's or reduce's, of which there are none here or none for so many
+ * tokens; or the layer's formats have no slots. Any thread. */
+struct slot *dispatch_slot(struct dispatch *d, enum region r, int32_t layer, int m, int context);
+/* The same by its place in a step (formats_place()). */
+struct slot *dispatch_slot_of_place(struct dispatch *d, int place, int m, int context);
+const struct formats *dispatch_formats(const struct dispatch *d); /* or NULL */
 /* The spans that steps of m tokens run as one kernel, as bits, with these overrides. Any thread. */
 uint32_t dispatch_whole(struct dispatch *d, int m, const struct overrides *o);
 struct slot *dispatch_find(struct dispatch *d, const char *name); /* NULL: no such slot */
+/* The same, or the slot of that name without the formats at its end: in a table of names it says of
+ * any model's slot what region and bucket it is. */
+struct slot *dispatch_find_plain(struct dispatch *d, const char *name);
+
+/* How often the slot's kernel runs in a step of a model with so many layers. */
+static inline int32_t slot_runs(const struct slot *s, int32_t layers)
+{
+    return class_runs(s->formats, s->region, layers);
+}
+
+/* The first of its layers. */
+static inline int32_t slot_layer(const struct slot *s)
+{
+    return class_layer(s->formats, 0);
+}
+
+/* Its place in steps (formats_place()), by the formats of its table. */
+static inline int slot_place(const struct formats *f, const struct slot *s)
+{
+    return formats_place(f, s->region, slot_layer(s), s->m);
+}
+
+/* Whether the name is the slot's, with its formats or without them. */
+bool slot_named(const struct slot *s, const char *name);
+/* Whether what is learnt in one of the slots is about the other: they are of one region, and not of
+ * two format classes. */
+bool slot_kin(const struct slot *a, const struct slot *b);
 
 /* Puts `k` into `s` from the next step on; returns the epoch after which the kernel that was there
  * may be unloaded. `k` may be the one that is there, for the epoch alone. The specializer's, one

@@ -96,7 +96,7 @@ static int open_backend(struct draft *d, const struct draft_parts *p, struct err
     const struct kernel *eager[REGION_COUNT];
     for (int r = 0; r < REGION_COUNT; r++)
         eager[r] = p->ops->eager(d->backend, (enum region)r);
-    d->dispatch = dispatch_open(eager);
+    d->dispatch = dispatch_open(eager, NULL);
     p->ops->set_dispatch(d->backend, d->dispatch);
     d->full = xcalloc((size_t)o.kv_pages, sizeof *d->full);
     int64_t positions = (int64_t)o.kv_pages * KV_PAGE;

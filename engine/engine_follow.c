@@ -47,7 +47,7 @@ static int follower_backend(struct follower *f, struct err *err)
     o.collective = ranks_collective(f->ranks, f->ops, &setup, err);
     if (!o.collective || !(f->backend = f->ops->open(f->model, &o, err)))
         return -1;
-    f->dispatch = engine_ranks_table(f->ops, f->backend);
+    f->dispatch = engine_ranks_table(f->ops, f->backend, f->model);
     f->ops->set_dispatch(f->backend, f->dispatch);
     f->limits = (struct wire_limits){.max_tokens = o.max_tokens,
                                      .max_rows = o.max_rows,
@@ -55,7 +55,7 @@ static int follower_backend(struct follower *f, struct err *err)
                                      .vocab = f->model->shape.vocab,
                                      .max_context = f->model->shape.max_context,
                                      .slots = dispatch_slots(f->dispatch)};
-    f->loader = loader_open(f->ranks, f->ops, f->backend, err);
+    f->loader = loader_open(f->ranks, f->ops, f->backend, dispatch_formats(f->dispatch), err);
     return f->loader ? 0 : -1;
 }
 
@@ -73,7 +73,7 @@ static const struct kernel *kernel_for(struct follower *f, const struct slot *sl
 /* A kernel of reduce that is no slot's: on trial, or timed. */
 static const struct kernel *reduce_kernel(struct follower *f, int32_t number, struct err *err)
 {
-    const struct slot *slot = dispatch_slot(f->dispatch, REGION_REDUCE, 1, 0);
+    const struct slot *slot = dispatch_slot(f->dispatch, REGION_REDUCE, 0, 1, 0);
     if (f->ops->time_reduce && slot)
         return kernel_for(f, slot, number, err);
     err_set(err, "rank 0 tries kernel %d of reduce, which backend %s does not", number,

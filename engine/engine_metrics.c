@@ -52,14 +52,17 @@ static int count_node(void *ctx, const struct plan_node *n, struct err *err)
     const struct launched *l = ctx;
     struct engine *e = l->e;
     int m = region_m(n->region, l->step->m, l->step->rows);
-    struct slot *slot = dispatch_slot(e->dispatch, n->region, m, l->step->context);
+    struct slot *slot = dispatch_slot(e->dispatch, n->region, n->layer, m, l->step->context);
     (void)err;
-    if (!slot)
+    if (!slot && n->region >= REGION_COUNT)
         return 0; /* ranks meet there, but have no kernels for it */
-    const struct kernel *k = slot_kernel_with(l->overrides, slot);
-    if (n->layer == 0 && plan_node_turn(n) == 0)
+    if (!slot) {
+        atomic_fetch_add(&e->stats.launches[n->region][ORIGIN_EAGER], 1);
+    } else if (n->layer == slot_layer(slot) && plan_node_turn(n) == 0) {
+        const struct kernel *k = slot_kernel_with(l->overrides, slot);
         atomic_fetch_add(&e->stats.launches[n->region][k->origin],
-                         (uint64_t)region_runs(n->region, e->model->shape.layers));
+                         (uint64_t)slot_runs(slot, e->model->shape.layers));
+    }
     return 0;
 }
 
@@ -127,7 +130,8 @@ static struct region_total region_total(const struct engine *e, enum region r)
         int m = (int)((atomic_load(&c->tokens) + runs / 2) / runs);
         int sequences = (int)((atomic_load(&c->sequences) + runs / 2) / runs);
         int64_t context = (int64_t)(atomic_load(&c->context) / runs);
-        struct region_cost cost = plan_cost(e->model, r, 0, m, sequences, context, m);
+        struct region_cost cost =
+            plan_cost(e->model, r, slot_layer(slot), m, sequences, context, m);
         t.seconds += (double)atomic_load(&c->ns) * 1e-9;
         t.bound_seconds += roofline_s(machine, &cost) * (double)runs;
         t.bytes += machine_bytes(machine, &cost) * (double)runs;

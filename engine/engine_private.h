@@ -211,7 +211,8 @@ struct ranks_options engine_ranks_options(const struct engine_options *o,
                                           const struct rank_place *place);
 int32_t engine_ranks_threads(const struct ranks *r, int32_t asked);
 bool engine_ranks_searched(const struct backend_ops *ops);
-struct dispatch *engine_ranks_table(const struct backend_ops *ops, struct backend *b);
+struct dispatch *engine_ranks_table(const struct backend_ops *ops, struct backend *b,
+                                    const struct model *m);
 struct wire_part engine_ranks_part(const struct model *m, const struct backend_ops *ops,
                                    const struct backend_options *o);
 struct model *engine_ranks_open_part(const char *path, const struct ranks *r, bool with_tokenizer,

@@ -53,7 +53,8 @@ bool engine_ranks_searched(const struct backend_ops *ops)
 }
 
 /* Makes the dispatch table. All ranks have the same slots, whatever part of the model they have. */
-struct dispatch *engine_ranks_table(const struct backend_ops *ops, struct backend *b)
+struct dispatch *engine_ranks_table(const struct backend_ops *ops, struct backend *b,
+                                    const struct model *m)
 {
     const struct kernel *eager[REGION_NODES];
     bool reduces = ops->ranks->reduces && ops->eager(b, REGION_REDUCE);
@@ -61,7 +62,8 @@ struct dispatch *engine_ranks_table(const struct backend_ops *ops, struct backen
         eager[r] = ops->eager(b, (enum region)r);
     if (reduces)
         eager[REGION_REDUCE] = ops->eager(b, REGION_REDUCE);
-    return reduces ? dispatch_open_ranks(eager) : dispatch_open(eager);
+    struct formats *formats = formats_open(m, ops->machine(b)->kind);
+    return reduces ? dispatch_open_ranks(eager, formats) : dispatch_open(eager, formats);
 }
 
 static uint64_t mix(uint64_t h, int64_t v)

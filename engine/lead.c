@@ -108,14 +108,14 @@ int lead_begin(struct lead *l, struct backend *b, struct err *err)
 {
     struct engine *e = &l->engine;
     e->backend = b;
-    e->dispatch = engine_ranks_table(e->one_ops, b);
+    e->dispatch = engine_ranks_table(e->one_ops, b, e->model);
     e->one_ops->set_dispatch(b, e->dispatch);
     return ranks_begin(e->ranks, err);
 }
 
 struct dispatch *lead_table(const struct lead *l)
 {
-    return engine_ranks_table(l->engine.one_ops, l->engine.backend);
+    return engine_ranks_table(l->engine.one_ops, l->engine.backend, l->engine.model);
 }
 
 void lead_close(struct lead *l)

@@ -70,10 +70,10 @@ struct model {
 typedef void model_progress_fn(void *ctx, double fraction);
 
 /* Opens a .gguf file, a directory, or random weights of a known shape ("random:qwen3-1.7b",
- * "random:qwen3-1.7b:q4_k"; "random:qwen3-4b/2" is what rank 0 of two has of it; a vocabulary of
- * bytes and made-up words comes with them). NULL with a message in `err`.
- * `with_tokenizer` false skips the vocabulary (the probe needs none). Without `progress` pages come
- * in when they are used. */
+ * "random:qwen3-1.7b:q4_k", "random:qwen3-1.7b:q4_k+q6_k"; "random:qwen3-4b/2" is what rank 0 of
+ * two has of it; a vocabulary of bytes and made-up words comes with them). NULL with a message in
+ * `err`. `with_tokenizer` false skips the vocabulary (the probe needs none). Without `progress`
+ * pages come in when they are used. */
 struct model *model_open(const char *path, bool with_tokenizer, model_progress_fn *progress,
                          void *ctx, struct err *err);
 void model_close(struct model *m);
@@ -101,8 +101,12 @@ void model_rope_frequencies(const struct model_shape *shape, double *frequency);
  * and benchmarks. Weights of Q formats are quantized from the same random floats. NULL if
  * model_open() would refuse the shape or a row is no whole number of blocks of `t`. */
 struct model *model_random(const struct model_shape *shape, enum dtype t, uint64_t seed);
-/* The format of "random:NAME[/RANKS]:FORMAT" (any case; bf16 without one); DTYPE_COUNT: not known.
- */
-enum dtype model_random_type(const char *path);
+/* The same with `more` for attn_v and ffn_down of about half of the layers, as files have them in
+ * which quantizers give some matrices more bits. */
+struct model *model_random_mixed(const struct model_shape *shape, enum dtype t, enum dtype more,
+                                 uint64_t seed);
+/* The format of "random:NAME[/RANKS]:FORMAT" (any case; bf16 without one), and *more where it is
+ * FORMAT+MORE, else the same. DTYPE_COUNT: not known. */
+enum dtype model_random_type(const char *path, enum dtype *more);
 
 #endif

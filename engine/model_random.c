@@ -38,7 +38,7 @@ struct drawing;
 
 struct maker {
     struct model *m;
-    enum dtype type;
+    enum dtype type, more; /* most matrices; those that get more bits */
     uint64_t seed, tensors;
     struct drawing *drawing;
     int64_t drawings;
@@ -56,31 +56,36 @@ static uint64_t stream(struct maker *k)
 struct drawing {
     uint8_t *data;
     uint64_t state;
+    enum dtype type;
     int32_t rows, cols;
 };
 
+static struct weight matrix_as(struct maker *k, enum dtype t, int32_t rows, int32_t cols)
+{
+    uint8_t *data = model_own(k->m, xaligned((size_t)(rows * dtype_bytes(t, cols))));
+    k->drawing[k->drawings++] = (struct drawing){data, stream(k), t, rows, cols};
+    return (struct weight){.data = data, .rows = rows, .cols = cols, .type = (int32_t)t};
+}
+
 static struct weight matrix(struct maker *k, int32_t rows, int32_t cols)
 {
-    uint8_t *data = model_own(k->m, xaligned((size_t)(rows * dtype_bytes(k->type, cols))));
-    k->drawing[k->drawings++] = (struct drawing){data, stream(k), rows, cols};
-    return (struct weight){.data = data, .rows = rows, .cols = cols, .type = (int32_t)k->type};
+    return matrix_as(k, k->type, rows, cols);
 }
 
 /* ---- drawing -------------------------------------------------------------------------------- */
 
 enum { THREADS_MAX = 32, ROWS_AT_ONCE = 64 };
 
-static void draw_rows(const struct maker *k, const struct drawing *d, int32_t from, int32_t to,
-                      float *row)
+static void draw_rows(const struct drawing *d, int32_t from, int32_t to, float *row)
 {
-    int64_t row_bytes = dtype_bytes(k->type, d->cols);
+    int64_t row_bytes = dtype_bytes(d->type, d->cols);
     float scale = 1 / sqrtf((float)d->cols);
     for (int32_t r = from; r < to; r++) {
         uint64_t state = d->state ^ ((uint64_t)(r + 1) * 0xd1342543de82ef95);
         draw(&state);
         for (int32_t c = 0; c < d->cols; c++)
             row[c] = draw_normal(&state) * scale;
-        quant_row(k->type, row, d->data + r * row_bytes, d->cols);
+        quant_row(d->type, row, d->data + r * row_bytes, d->cols);
     }
 }
 
@@ -98,7 +103,7 @@ static void *draw_some(void *arg)
             to = to < d->rows ? to : d->rows;
             some |= at < first + d->rows;
             if (from < to)
-                draw_rows(k, d, (int32_t)from, (int32_t)to, row);
+                draw_rows(d, (int32_t)from, (int32_t)to, row);
         }
         if (!some)
             break;
@@ -129,15 +134,24 @@ static const float *vector(struct maker *k, int32_t n, float mean, float deviati
     return v;
 }
 
-static void make_layer(struct maker *k, struct layer *l)
+/* The layers whose attn_v and ffn_down llama.cpp gives more bits than the others in its mixtures
+ * (Q4_K_M and its like): the first eighth, the last one, and every third between. */
+static bool more_bits(int32_t layer, int32_t layers)
+{
+    return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
+}
+
+static void make_layer(struct maker *k, int32_t layer)
 {
     const struct model_shape *s = &k->m->shape;
+    struct layer *l = &k->m->layer[layer];
+    enum dtype other = more_bits(layer, s->layers) ? k->more : k->type;
     int32_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
 
     l->attn_norm = vector(k, s->hidden, 1, 0.2f);
     l->wq = matrix(k, q, s->hidden);
     l->wk = matrix(k, kv, s->hidden);
-    l->wv = matrix(k, kv, s->hidden);
+    l->wv = matrix_as(k, other, kv, s->hidden);
     l->wo = matrix(k, s->hidden, q);
     if (arch_traits(s->arch)->qkv_bias) {
         l->bq = vector(k, q, 0, 0.5f);
@@ -151,18 +165,30 @@ static void make_layer(struct maker *k, struct layer *l)
     l->mlp_norm = vector(k, s->hidden, 1, 0.2f);
     l->gate = matrix(k, s->ffn, s->hidden);
     l->up = matrix(k, s->ffn, s->hidden);
-    l->down = matrix(k, s->hidden, s->ffn);
+    l->down = matrix_as(k, other, s->hidden, s->ffn);
+}
+
+/* Whether all rows are whole blocks of the format. */
+static bool divides(const struct model_shape *shape, enum dtype t)
+{
+    int block = dtype_block(t);
+    return shape->hidden % block == 0 && shape->ffn % block == 0 &&
+           shape->heads * shape->head_dim % block == 0;
 }
 
 struct model *model_random(const struct model_shape *shape, enum dtype t, uint64_t seed)
 {
-    int block = dtype_block(t);
+    return model_random_mixed(shape, t, t, seed);
+}
 
-    if (model_check_shape(shape, "random model", NULL) < 0 || shape->hidden % block ||
-        shape->ffn % block || shape->heads * shape->head_dim % block)
+struct model *model_random_mixed(const struct model_shape *shape, enum dtype t, enum dtype more,
+                                 uint64_t seed)
+{
+    if (model_check_shape(shape, "random model", NULL) < 0 || !divides(shape, t) ||
+        !divides(shape, more))
         return NULL;
     struct model *m = xcalloc(1, sizeof *m);
-    struct maker k = {.m = m, .type = t, .seed = seed};
+    struct maker k = {.m = m, .type = t, .more = more, .seed = seed};
     k.drawing = xcalloc((size_t)shape->layers * 7 + 2, sizeof *k.drawing);
     m->path = xstrdup("");
     m->name = xstrdup("random");
@@ -172,7 +198,7 @@ struct model *model_random(const struct model_shape *shape, enum dtype t, uint64
     m->final_norm = vector(&k, shape->hidden, 1, 0.2f);
     m->layer = xcalloc((size_t)shape->layers, sizeof *m->layer);
     for (int32_t i = 0; i < shape->layers; i++)
-        make_layer(&k, &m->layer[i]);
+        make_layer(&k, i);
     draw_all(&k);
     free(k.drawing);
     model_describe(m, "random");

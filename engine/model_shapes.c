@@ -4,7 +4,9 @@
  *
  * What a machine does with a shape when the model's files are not there. Speed does not depend on
  * the values of weights, so such a model is served and measured like a real one; its text means
- * nothing. Weights are bf16, or in the format that the name ends with (q4_k, q8_0, ...), and drawn
+ * nothing. Weights are bf16, or in the format that the name ends with (q4_k, q8_0, ...), or in two:
+ * q4_k+q6_k is q4_k but for attn_v and ffn_down of about half of the layers, which are q6_k, as in
+ * the files that people download. They are drawn
  * from one seed, so every process that opens the name (a probe, a bench beside a server) has the
  * same model. Its tokenizer is made up too: bytes, three control tokens for ChatML, and a made-up
  * word for every other id, so that each token has text and whole answers can be watched and
@@ -73,13 +75,25 @@ static const struct model_shape *model_shape_named(const char *name)
     return NULL;
 }
 
-enum dtype model_random_type(const char *path)
+static enum dtype type_named(const char *name, size_t n)
+{
+    for (int t = 0; t < DTYPE_COUNT; t++)
+        if (strlen(dtype_name((enum dtype)t)) == n &&
+            strncasecmp(dtype_name((enum dtype)t), name, n) == 0)
+            return (enum dtype)t;
+    return DTYPE_COUNT;
+}
+
+enum dtype model_random_type(const char *path, enum dtype *more)
 {
     const char *format = strchr(path + sizeof prefix - 1, ':');
-    for (int t = 0; format && t < DTYPE_COUNT; t++)
-        if (strcasecmp(dtype_name((enum dtype)t), format + 1) == 0)
-            return (enum dtype)t;
-    return format ? DTYPE_COUNT : DTYPE_BF16;
+    *more = DTYPE_BF16;
+    if (!format++)
+        return DTYPE_BF16;
+    const char *plus = strchr(format, '+');
+    enum dtype t = type_named(format, plus ? (size_t)(plus - format) : strlen(format));
+    *more = plus ? type_named(plus + 1, strlen(plus + 1)) : t;
+    return *more == DTYPE_COUNT ? DTYPE_COUNT : t;
 }
 
 bool model_is_random(const char *path)
@@ -180,7 +194,7 @@ struct named {
     const struct model_shape *whole;
     struct model_shape shape; /* the whole one's, or a rank's own */
     struct shard cut;         /* all zero: of nothing */
-    enum dtype type;
+    enum dtype type, more;    /* model_random_mixed() */
 };
 
 /* The rank's shape, whose vocabulary is the rows that it has of the head. */
@@ -207,7 +221,8 @@ static int read_ranks(const char *name, struct named *n, struct err *err)
 static int read_name(const char *path, struct named *n, struct err *err)
 {
     const char *name = path + sizeof prefix - 1;
-    *n = (struct named){.whole = model_shape_named(name), .type = model_random_type(path)};
+    *n = (struct named){.whole = model_shape_named(name)};
+    n->type = model_random_type(path, &n->more);
     if (!n->whole)
         return unknown(name, err);
     if (read_ranks(name, n, err))
@@ -232,10 +247,11 @@ struct model *model_open_named(const char *path, bool with_tokenizer, struct err
     struct named n;
     if (read_name(path, &n, err))
         return NULL;
-    struct model *m = model_random(&n.shape, n.type, SEED);
+    struct model *m = model_random_mixed(&n.shape, n.type, n.more, SEED);
     if (!m) {
-        err_set(err, "random:%s: rows of this shape are not whole blocks of %s", name,
-                dtype_name(n.type));
+        err_set(err, "random:%s: rows of this shape are not whole blocks of %s%s%s", name,
+                dtype_name(n.type), n.more == n.type ? "" : " or ",
+                n.more == n.type ? "" : dtype_name(n.more));
         return NULL;
     }
     free(m->path);

@@ -67,8 +67,11 @@ static char *read_object(const char *path, int64_t *n, struct err *err)
 static char *make_message(const struct ranks *r, const struct kernel_object *o, int32_t number,
                           size_t *n, struct err *err)
 {
-    struct wire_kernel k = {
-        .number = number, .region = (int32_t)o->region, .origin = (int32_t)o->origin};
+    struct wire_kernel k = {.number = number,
+                            .region = (int32_t)o->region,
+                            .origin = (int32_t)o->origin,
+                            .layer = (int16_t)class_layer(o->formats, 0),
+                            .layers = (int16_t)(o->formats ? o->formats->layers : 0)};
     int64_t bytes;
     char *data = read_object(o->path, &bytes, err);
     if (!data)

@@ -42,6 +42,7 @@ struct loader {
     struct ranks *ranks;
     const struct backend_ops *ops;
     struct backend *backend;
+    const struct formats *formats;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -112,12 +113,14 @@ static struct kernel *load(struct loader *l, const struct wire_kernel *k, const 
     *fd = -1;
     if (data && check_hash(k, data, n, err) == 0 && (*fd = nameless_file(data, n, err)) >= 0) {
         snprintf(path, sizeof path, "/proc/self/fd/%d", *fd);
-        struct kernel_object o = {.path = path,
-                                  .entry = k->entry,
-                                  .region = (enum region)k->region,
-                                  .origin = (enum origin)k->origin,
-                                  .id = k->id,
-                                  .name = k->name};
+        struct kernel_object o = {
+            .path = path,
+            .entry = k->entry,
+            .region = (enum region)k->region,
+            .formats = formats_find(l->formats, (enum region)k->region, k->layer, k->layers),
+            .origin = (enum origin)k->origin,
+            .id = k->id,
+            .name = k->name};
         kernel = l->ops->load(l->backend, &o, err);
     }
     free(own);
@@ -213,13 +216,14 @@ static void *loader_main(void *arg)
 /* ---- its owner ------------------------------------------------------------------------------ */
 
 struct loader *loader_open(struct ranks *r, const struct backend_ops *ops, struct backend *b,
-                           struct err *err)
+                           const struct formats *formats, struct err *err)
 {
     struct loader *l = xcalloc(1, sizeof *l);
     pthread_condattr_t a;
     l->ranks = r;
     l->ops = ops;
     l->backend = b;
+    l->formats = formats;
     pthread_condattr_init(&a);
     pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
     pthread_mutex_init(&l->lock, NULL);

@@ -11,9 +11,9 @@
 
 struct loader;
 
-/* All of them outlive it. NULL with a message. */
+/* All of them outlive it; `formats` are those of this rank's slots. NULL with a message. */
 struct loader *loader_open(struct ranks *r, const struct backend_ops *ops, struct backend *b,
-                           struct err *err);
+                           const struct formats *formats, struct err *err);
 /* No step runs any more. Unloads all. NULL is fine. */
 void loader_close(struct loader *l);
 

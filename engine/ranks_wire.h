@@ -12,7 +12,7 @@
 
 #include "engine/backend.h"
 
-enum { WIRE_VERSION = 4, WIRE_TEXT = 400, KERNEL_BYTES_MOST = 64 << 20, TIMED_MOST = 1024 };
+enum { WIRE_VERSION = 5, WIRE_TEXT = 400, KERNEL_BYTES_MOST = 64 << 20, TIMED_MOST = 1024 };
 
 /* LINK_JOIN. Texts end with a NUL. */
 struct wire_join {
@@ -44,7 +44,8 @@ struct wire_setup {
 /* LINK_LOAD, and behind it `bytes` of the object; none: it is read from `path`. Rank 0 counts the
  * kernels of a world from 1; 0 is eager. */
 struct wire_kernel {
-    int32_t number, region, origin, pad;
+    int32_t number, region, origin;
+    int16_t layer, layers; /* of its format class: the first, and how many; 0: all of the region */
     int64_t bytes;
     unsigned char sha256[32]; /* of the object, wherever it comes from */
     char id[24], name[160], entry[64], path[1024];

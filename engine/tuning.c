@@ -263,10 +263,12 @@ void engine_canary(struct engine *e, struct canary *c)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* The slot that `s` reads for region `r`; the head runs on the rows that need logits only. */
-static struct slot *slot_of(const struct engine *e, enum region r, const struct step *s)
+/* Whether `s` reads the slot; the head runs on the rows that need logits only. */
+static bool reads(const struct engine *e, const struct slot *slot, const struct step *s)
 {
-    return dispatch_slot(e->dispatch, r, region_m(r, s->m, s->rows), s->context);
+    int32_t m = region_m(slot->region, s->m, s->rows);
+    return m > 0 &&
+           dispatch_slot(e->dispatch, slot->region, slot_layer(slot), m, s->context) == slot;
 }
 
 /* The cell whose step this is, or -1. */
@@ -274,8 +276,7 @@ static int cell_of(const struct engine *e, const struct canary *c, const struct 
 {
     uint32_t used = 0, decided = atomic_load_explicit(&c->decided, memory_order_relaxed);
     for (int i = 0; i < c->candidates.n; i++) {
-        const struct slot *slot = c->candidates.of[i].slot;
-        if (slot_of(e, slot->region, s) == slot && region_m(slot->region, s->m, s->rows) > 0)
+        if (reads(e, c->candidates.of[i].slot, s))
             used |= 1u << i;
     }
     for (int i = 0; i < c->cells; i++)

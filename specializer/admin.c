@@ -3,6 +3,7 @@
  *
  * Runs on the server's threads. What they change is in operators.c; a page of everything, status.c.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,6 +40,19 @@ enum specializer_answer answer_refuse(enum specializer_answer why, char **text, 
     return why;
 }
 
+enum specializer_answer answer_no_slot(const struct specializer *s, const char *slot, char **text)
+{
+    char names[200] = "";
+    size_t at = 0;
+    for (int i = 0; i < dispatch_slots(s->env.dispatch) && at < sizeof names; i++) {
+        const struct slot *one = dispatch_slot_at(s->env.dispatch, i);
+        if (slot_named(one, slot))
+            at += (size_t)snprintf(names + at, sizeof names - at, "%s %s", at ? "," : ", but",
+                                   one->name);
+    }
+    return answer_refuse(ANSWER_UNKNOWN, text, "there is no slot \"%.60s\"%s", slot, names);
+}
+
 bool answer_loading(struct specializer *s, char **text)
 {
     if (atomic_load(&s->ready))
@@ -67,6 +81,10 @@ cJSON *slot_json_locked(struct specializer *s, const struct slot_search *p)
     cJSON_AddNumberToObject(o, "m", p->slot->m);
     if (p->slot->context > 0)
         cJSON_AddNumberToObject(o, "context", p->slot->context);
+    if (p->slot->formats) {
+        cJSON_AddStringToObject(o, "formats", p->slot->formats->name);
+        cJSON_AddNumberToObject(o, "layers", p->slot->formats->layers);
+    }
     cJSON_AddItemToObject(o, "kernel", kernel_brief(c));
     cJSON_AddStringToObject(o, "state", p->locked.pinned[0] ? "pinned" : c ? "active" : "eager");
     if (p->locked.pinned[0])
@@ -114,6 +132,32 @@ cJSON *slots_json_locked(struct specializer *s)
     return a;
 }
 
+/* Layers of regions with more format classes than have slots, in steps of few tokens or of many. */
+cJSON *layers_without_slots_json(const struct specializer *s)
+{
+    const struct formats *f = dispatch_formats(s->env.dispatch);
+    cJSON *a = cJSON_CreateArray();
+    for (int i = 0; i < 2 * REGION_NODES; i++) {
+        enum region r = (enum region)(i / 2);
+        int tokens = i % 2 ? OWN_MOST + 1 : 1;
+        int32_t layers = formats_beyond(f, r, tokens);
+        if (layers == 0 || region_info(r)->parts)
+            continue;
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddStringToObject(o, "region", region_name(r));
+        cJSON_AddNumberToObject(o, "m_from", tokens);
+        cJSON_AddNumberToObject(o, "layers", layers);
+        char why[120];
+        snprintf(why, sizeof why,
+                 "the region's layers have more than %d combinations of formats, and these the "
+                 "fewest bytes",
+                 (int)FORMAT_CLASSES);
+        cJSON_AddStringToObject(o, "why", why);
+        cJSON_AddItemToArray(a, o);
+    }
+    return a;
+}
+
 static void add_record(void *ctx, const struct record *r)
 {
     cJSON_AddItemToArray(ctx, record_json(r));
@@ -148,10 +192,10 @@ enum specializer_answer specializer_slots(struct specializer *s, const char *slo
     } else {
         o = cJSON_CreateObject();
         cJSON_AddItemToObject(o, "slots", slots_json_locked(s));
+        cJSON_AddItemToObject(o, "layers_without_slots", layers_without_slots_json(s));
     }
     pthread_mutex_unlock(&s->lock);
-    return o ? answer_json(o, text)
-             : answer_refuse(ANSWER_UNKNOWN, text, "there is no slot \"%.60s\"", slot);
+    return o ? answer_json(o, text) : answer_no_slot(s, slot, text);
 }
 
 /* ---- kernels ------------------------------------------------------------------------------- */

@@ -31,7 +31,7 @@ static bool point_of(struct specializer *s, const struct slot_search *p, struct 
     if (!target_of(s->env.machine->kind)->texts_may_be_bit_equal &&
         s->numerics == NUMERICS_BIT_EQUAL)
         return false; /* eager's order of sums is a library's, which nobody can be told */
-    facts_fill(f, s->env.model, p->slot->region, p->slot->m, s->numerics);
+    facts_slot(f, s->env.model, p->slot, s->numerics);
     facts_machine(f, s->env.machine);
     return agent_point(*t, f, point);
 }
@@ -109,8 +109,8 @@ static void move_in(struct specializer *s, struct slot_search *p)
         .roofline_s = observe_roofline_s(&s->observe, p->index),
         .m = m,
         .context_mean = context,
-        .work =
-            plan_cost(s->env.model, slot->region, 0, tokens, sequences, (int64_t)context, tokens),
+        .work = plan_cost(s->env.model, slot->region, slot_layer(slot), tokens, sequences,
+                          (int64_t)context, tokens),
     };
     struct told told;
     agent_tell(s, p, &v, &told);

@@ -24,7 +24,7 @@ static int gather_live(struct specializer *s, const struct slot_search *p, struc
     for (int i = 0; i < s->slot_searches; i++) {
         const struct slot *slot = s->slot_search[i].slot;
         double seconds = s->observe.slot[i].seconds;
-        if (slot->region != p->slot->region || seconds <= 0 || n == M_BUCKETS * CONTEXT_BUCKETS)
+        if (!slot_kin(slot, p->slot) || seconds <= 0 || n == M_BUCKETS * CONTEXT_BUCKETS)
             continue;
         all[n++] = (struct live_shape){slot->m, slot->context, seconds};
         total += seconds;
@@ -80,7 +80,7 @@ static int kinship(const struct slot_search *p, const struct slot_search *from)
 {
     if (from == p || (!from->space && !from->locked.active))
         return 0;
-    if (from->slot->region == p->slot->region)
+    if (slot_kin(from->slot, p->slot))
         return abs(from->slot->m_index - p->slot->m_index) <= 1 ? KIN_MOST : 3;
     if (!from->space || from->slot->m_index != p->slot->m_index)
         return 0;
@@ -155,7 +155,8 @@ static void gather(struct specializer *s, struct slot_search *p, struct consulta
     r->incumbent = atomic_load(&p->slot->kernel)->name;
     r->incumbent_speed = p->locked.active ? p->locked.active->evidence.speed : 1;
     r->eager_s = r->run_s * r->incumbent_speed;
-    r->work = plan_cost(s->env.model, p->slot->region, 0, m, sequences, (int64_t)r->context, m);
+    r->work = plan_cost(s->env.model, p->slot->region, slot_layer(p->slot), m, sequences,
+                        (int64_t)r->context, m);
     r->live = c->live;
     r->lives = gather_live(s, p, c->live);
     r->dead = c->dead;

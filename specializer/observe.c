@@ -37,7 +37,7 @@ static struct region_cost run_work(const struct observe *o, const struct slot *s
                                    double sequences, double context)
 {
     int tokens = m < 1 ? 1 : (int)lround(m), seqs = sequences < 1 ? 1 : (int)lround(sequences);
-    return plan_cost(o->model, s->region, 0, tokens, seqs, (int64_t)context, tokens);
+    return plan_cost(o->model, s->region, slot_layer(s), tokens, seqs, (int64_t)context, tokens);
 }
 
 /* What a span would have counted where its parts ran: their runs, and the time of all. The slots of

@@ -85,7 +85,7 @@ enum specializer_answer specializer_pin(struct specializer *s, const char *slot,
         return answer_refuse(ANSWER_WRONG, text, "\"kernel\" must be a kernel's id or \"eager\"");
     struct slot_search *p = slot_search_find(s, slot);
     if (!p)
-        return answer_refuse(ANSWER_UNKNOWN, text, "there is no slot \"%.60s\"", slot);
+        return answer_no_slot(s, slot, text);
     enum specializer_answer may = may_pin(s, slot, kernel, text);
     if (may != ANSWER_DONE)
         return may;
@@ -109,7 +109,7 @@ enum specializer_answer specializer_unpin(struct specializer *s, const char *slo
         return ANSWER_LOADING;
     struct slot_search *p = slot_search_find(s, slot);
     if (!p)
-        return answer_refuse(ANSWER_UNKNOWN, text, "there is no slot \"%.60s\"", slot);
+        return answer_no_slot(s, slot, text);
     pthread_mutex_lock(&s->lock);
     int r = p->locked.pinned[0] ? store_unpin(s->store, slot, who, &err) : 0;
     if (r == 0) {
@@ -130,7 +130,7 @@ enum specializer_answer specializer_rollback(struct specializer *s, const char *
         return ANSWER_LOADING;
     struct slot_search *p = slot_search_find(s, slot);
     if (!p)
-        return answer_refuse(ANSWER_UNKNOWN, text, "there is no slot \"%.60s\"", slot);
+        return answer_no_slot(s, slot, text);
     pthread_mutex_lock(&s->lock);
     char pinned[sizeof p->locked.pinned];
     memcpy(pinned, p->locked.pinned, sizeof pinned);

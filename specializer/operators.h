@@ -19,9 +19,13 @@ enum specializer_answer answer_refuse(enum specializer_answer why, char **text, 
                                       ...) __attribute__((format(printf, 3, 4)));
 /* True, with a message, as long as there are no slots to speak of. */
 bool answer_loading(struct specializer *s, char **text);
+/* That there is no such slot; where it has format classes, which slots there are instead. */
+enum specializer_answer answer_no_slot(const struct specializer *s, const char *slot, char **text);
 
 /* Under s->lock. */
 cJSON *slot_json_locked(struct specializer *s, const struct slot_search *p);
 cJSON *slots_json_locked(struct specializer *s);
+/* Layers that stay eager because their region has more format classes than have slots. */
+cJSON *layers_without_slots_json(const struct specializer *s);
 
 #endif

@@ -96,7 +96,7 @@ static struct candidate *from_row(const struct terms *g, struct slot *slot, cons
     *why = "its template is gone or has other knobs";
     if (!t || point_parse(t, r->knobs, &point, NULL) != 0)
         return NULL;
-    facts_fill(&facts, g->model, slot->region, slot->m, g->numerics);
+    facts_slot(&facts, g->model, slot, g->numerics);
     facts_machine(&facts, g->machine);
     *why = "its point is no longer legal";
     if (!template_fits(t, g->machine->kind, slot->region, slot->m) ||
@@ -443,6 +443,7 @@ static void load_winner(struct loading *l, const struct winner *w)
     struct kernel_object object = {.path = c->object,
                                    .entry = "whet_kernel",
                                    .region = slot->region,
+                                   .formats = slot->formats,
                                    .origin = ORIGIN_RESTORED,
                                    .id = c->key,
                                    .name = c->name,

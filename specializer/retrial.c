@@ -4,7 +4,8 @@
  * The bench measures a kernel among its own kind, the canary in a step, where kernels meet: on a
  * GPU one begins while the one before it drains, on a CPU one finds in a cache what another left
  * there. So "whole steps are slower with it" is true of the kernels that served around it: those of
- * other regions and the same M bucket, attention in any context. They are its co-resident kernels.
+ * other regions (or format classes) and the same M bucket, attention in any context. They are its
+ * co-resident kernels.
  * A candidate whose bench was clear, and against which the canary found nothing but the time, is
  * therefore not refused but deferred, and tried again once its co-resident kernels are a set beside
  * which it has not lost. A retrial begins before the bench: admission.md has no proof that outlives
@@ -33,7 +34,7 @@ enum { RETRIALS_A_SET = 2, NAMED_MOST = 3 };
 
 static bool shares_steps(const struct slot *a, const struct slot *b)
 {
-    return a->m_index == b->m_index && a->region != b->region;
+    return a->m_index == b->m_index && !slot_kin(a, b);
 }
 
 static struct coresidents coresidents_of(const struct specializer *s, const struct slot_search *p)

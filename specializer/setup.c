@@ -321,7 +321,8 @@ void specializer_setup(struct specializer *s)
         header_prune(&s->compiler, s->keys.kernel_dir);
     keep_references(s);
     if (s->enabled)
-        s->fleet = fleet_open(s->config, s->store, s->keys.env, machine->device, &s->imported);
+        s->fleet = fleet_open(s->config, s->store, s->keys.env, machine->device, s->env.dispatch,
+                              &s->imported);
     make_slot_searches(s); /* from here on operators' threads look at all of this */
     if (s->enabled && fp8_forbidden(s->env.model, s->env.machine, s->numerics))
         log_info("specializer",

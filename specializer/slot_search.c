@@ -156,18 +156,22 @@ const char *slot_search_known(const struct slot_search *p, int32_t id)
     return NULL;
 }
 
-/* A winner of another slot of the region, or an imported kernel. */
+/* A winner of another slot of the region, or an imported kernel, perhaps of a model whose layers
+ * are alike. */
 static void near_row(void *ctx, const struct record *r)
 {
     struct firsts *g = ctx;
-    struct slot_search *from = slot_search_find(g->s, r->slot);
-    if (!from || from->slot->region != g->p->slot->region)
+    const struct slot_search *other = slot_search_find(g->s, r->slot);
+    const struct slot *to = g->p->slot, *from = other                     ? other->slot
+                                                : slot_named(to, r->slot) ? to
+                                                                          : NULL;
+    if (!from || from->region != to->region)
         return;
     int32_t id = row_id(g->p, r);
     if (id >= 0 && g->p->search.trial[id] == TRIAL_NONE)
         firsts_add(g,
-                   abs(from->slot->m_index - g->p->slot->m_index) +
-                       abs(from->slot->context_index - g->p->slot->context_index),
+                   abs(from->m_index - to->m_index) + abs(from->context_index - to->context_index) +
+                       !slot_kin(from, to),
                    r->evidence.speed, id);
 }
 
@@ -223,7 +227,7 @@ bool slot_search_open(struct specializer *s, struct slot_search *p)
 {
     if (!p->space) {
         struct facts facts;
-        facts_fill(&facts, s->env.model, p->slot->region, p->slot->m, s->numerics);
+        facts_slot(&facts, s->env.model, p->slot, s->numerics);
         facts_machine(&facts, s->env.machine);
         p->space = space_open_starts(&facts, p->slot->region, p->slot->m, s->numerics,
                                      s->config->specializer_starts);

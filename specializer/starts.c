@@ -36,7 +36,7 @@ static const char *candidate_at(const struct starts *s, struct slot *slot, const
                                 const struct point *p, struct candidate **out)
 {
     struct facts f;
-    facts_fill(&f, s->env.model, slot->region, slot->m, s->env.numerics);
+    facts_slot(&f, s->env.model, slot, s->env.numerics);
     facts_machine(&f, s->env.machine);
     if (!template_fits(t, s->env.machine->kind, slot->region, slot->m))
         return "the template is none for this slot on this machine";
@@ -52,7 +52,7 @@ static struct candidate *start_of(const struct starts *s, struct slot *slot)
     struct candidate *c = NULL;
     struct facts f;
     struct point p;
-    facts_fill(&f, s->env.model, slot->region, slot->m, s->env.numerics);
+    facts_slot(&f, s->env.model, slot, s->env.numerics);
     facts_machine(&f, s->env.machine);
     for (int i = 0; i < template_count() && !c; i++) {
         const struct template *t = template_at(i);
@@ -275,10 +275,11 @@ int starts_load(const struct config *c, const struct model *m, struct backend *b
 {
     struct starts *s = starts_open(c, m, b, ops, d, err);
     int n = 0, one = s ? 0 : -1;
-    for (int r = REGION_ATTN_IN; r < REGION_NODES && one >= 0; r++) {
-        struct slot *slot = dispatch_slot(d, (enum region)r, sequences, context);
-        bool span = region_info((enum region)r)->parts > 0; /* its parts have theirs */
-        if (!slot || span || slot->kernel != slot->eager)   /* by a call for another context */
+    for (int p = 0; p < STEP_PLACES && one >= 0; p++) {
+        struct slot *slot = dispatch_slot_of_place(d, p, sequences, context);
+        bool span = region_info(place_region(p))->parts > 0; /* its parts have theirs */
+        if (!slot || span || slot->region == REGION_EMBED ||
+            slot->kernel != slot->eager) /* by a call for another context */
             continue;
         one = publish(s, slot, err);
         n += one > 0;

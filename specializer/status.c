@@ -87,6 +87,7 @@ static void add_search_locked(struct specializer *s, cJSON *o)
     if (s->locked.correlation > -2)
         cJSON_AddNumberToObject(o, "cost_rank_correlation", s->locked.correlation);
     cJSON_AddItemToObject(o, "slots", slots_json_locked(s));
+    cJSON_AddItemToObject(o, "layers_without_slots", layers_without_slots_json(s));
     add_ranks(s, o);
     cJSON *disabled = cJSON_AddArrayToObject(o, "disabled");
     for (int i = 0; i < s->locked.disables; i++) {

@@ -90,7 +90,10 @@ static void interval(const struct gain *g, char out[40])
 /* The table at the end, a line a slot. */
 static void say_summary(struct tuner *t, double seconds)
 {
-    printf("\n%-16s %6s %8s %-20s %-20s  %s\n", "slot", "tried", "speed", "bench, 95 %",
+    int width = 16; /* of the longest name: a format class's has its formats */
+    for (int i = 0; i < t->slots; i++)
+        width = strlen(t->slot[i]->name) > (size_t)width ? (int)strlen(t->slot[i]->name) : width;
+    printf("\n%-*s %6s %8s %-20s %-20s  %s\n", width, "slot", "tried", "speed", "bench, 95 %",
            "whole step, 95 %", "kernel");
     for (int i = 0; i < t->slots; i++) {
         struct session_slot now;
@@ -98,8 +101,8 @@ static void say_summary(struct tuner *t, double seconds)
         session_look(t->session, t->slot[i], &now);
         interval(&now.bench, bench);
         interval(&now.step, step);
-        printf("%-16s %6d %7.2fx %-20s %-20s  ", t->slot[i]->name, now.tried, 1 + now.gain, bench,
-               step);
+        printf("%-*s %6d %7.2fx %-20s %-20s  ", width, t->slot[i]->name, now.tried, 1 + now.gain,
+               bench, step);
         say_kernel(&now);
         printf("\n");
     }
@@ -108,14 +111,20 @@ static void say_summary(struct tuner *t, double seconds)
 
 /* ---- slots --------------------------------------------------------------------------------- */
 
-static int add_slot(struct tuner *t, const char *name, struct err *err)
+/* All that have the name: without formats it stands for those of every format class. */
+static int add_slots(struct tuner *t, const char *name, struct err *err)
 {
-    const struct slot *slot = session_slot(t->session, name);
-    if (!slot)
-        return err_set(err, "there is no slot \"%s\"", name);
-    if (t->slots < SLOTS_MOST)
-        t->slot[t->slots++] = slot;
-    return 0;
+    struct dispatch *d = session_env(t->session)->dispatch;
+    bool some = false;
+    for (int i = 0; i < dispatch_slots(d); i++) {
+        const struct slot *slot = dispatch_slot_at(d, i);
+        if (!slot_named(slot, name))
+            continue;
+        some = true;
+        if (t->slots < SLOTS_MOST)
+            t->slot[t->slots++] = slot;
+    }
+    return some ? 0 : err_set(err, "there is no slot \"%s\"", name);
 }
 
 /* Takes the slots that were given; without any, those of decoding one sequence and four. */
@@ -127,7 +136,7 @@ static int choose_slots(struct tuner *t, struct tune_options *o, struct err *err
     const struct stage_env *env = session_env(t->session);
     int n = o->slots ? o->slots : (int)(sizeof usual / sizeof *usual);
     for (int i = 0; i < n; i++)
-        if (add_slot(t, o->slots ? o->slot[i] : usual[i], err) != 0)
+        if (add_slots(t, o->slots ? o->slot[i] : usual[i], err) != 0)
             return -1;
     for (int i = 0; i < t->slots; i++)
         session_set_share(t->session, t->slot[i], 1.0 / t->slots);

@@ -128,7 +128,7 @@ int measure_prepare(struct session *s, struct tables *t, char **names, int n, in
             return err_set(err, "there is no slot \"%s\"", names[i]);
         if (tables_find(t, names[i]))
             continue;
-        facts_fill(&facts, env->model, slot->region, slot->m, env->numerics);
+        facts_slot(&facts, env->model, slot, env->numerics);
         facts_machine(&facts, env->machine);
         struct table *new =
             tables_add(t, slot->name, slot->region, slot->m, &facts, env->numerics, most);

@@ -23,13 +23,19 @@
 
 enum { USUAL_CONTEXT = 512, DECODED_MOST = 64 };
 
+/* Of a region in the layers of a format class; NULL: in all. */
 static double region_least_s(const struct model *model, const struct machine *machine,
-                             enum region r, int m, int context)
+                             enum region r, const struct format_class *formats, int m, int context)
 {
     /* What is wider than a decode is a prompt. */
     int sequences = m <= DECODED_MOST ? m : 1;
-    struct region_cost cost = plan_cost(model, r, 0, m, sequences, context, sequences);
-    return roofline_s(machine, &cost) * region_runs(r, model->shape.layers);
+    double sum = 0;
+    for (int32_t i = 0; i < class_layers(formats, r, model->shape.layers); i++) {
+        struct region_cost cost =
+            plan_cost(model, r, class_layer(formats, i), m, sequences, context, sequences);
+        sum += roofline_s(machine, &cost);
+    }
+    return sum;
 }
 
 double order_share(const struct model *model, const struct machine *machine,
@@ -38,8 +44,9 @@ double order_share(const struct model *model, const struct machine *machine,
     int context = slot->context > 0 ? slot->context : USUAL_CONTEXT;
     double step = 0;
     for (int r = 0; r < REGION_COUNT; r++)
-        step += region_least_s(model, machine, (enum region)r, slot->m, context);
-    return step > 0 ? region_least_s(model, machine, slot->region, slot->m, context) / step : 0;
+        step += region_least_s(model, machine, (enum region)r, NULL, slot->m, context);
+    double own = region_least_s(model, machine, slot->region, slot->formats, slot->m, context);
+    return step > 0 ? own / step : 0;
 }
 
 void order_slots(const struct model *model, const struct machine *machine, const struct slot **slot,

@@ -77,7 +77,9 @@ static int run_once(struct backend *b, struct bench_job *job, int side, float *n
     const struct kernel *k = side ? job->b : job->a;
     union region_args args = *(const union region_args *)case_args(s->inputs);
     int32_t run = job->one_layer ? 0 : s->pairs.runs;
-    int32_t layer = region_info(k->region)->once ? 0 : run % b->model->shape.layers;
+    const struct format_class *formats = job->slot->formats;
+    int32_t layers = class_layers(formats, k->region, b->model->shape.layers);
+    int32_t layer = class_layer(formats, run % layers);
     bind_layer(b->model, k->region, layer, &args);
     backend_bind_packed(k, k->region, layer, &args);
     bool parts = region_info(k->region)->parts && k->origin == ORIGIN_EAGER;

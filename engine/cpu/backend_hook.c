@@ -256,15 +256,17 @@ void backend_compare(struct backend *b, struct hook *t, enum region r, int32_t l
 
 /* ---- hooks ----------------------------------------------------------------------------------- */
 
-/* Whether the hook observes this run. A matching step is observed in one layer, each in the next
- * one; which, is decided at layer 0. */
-static bool wanted(struct backend *b, const struct hook *t, enum region r, int32_t layer)
+/* Whether the hook observes this run. A matching step is observed in one layer of its slot's, each
+ * in the next one; which, is decided at the first of them. */
+static bool wanted(struct backend *b, const struct hook *t, int32_t layer)
 {
-    if (layer == 0) {
+    const struct slot *slot = t->slot;
+    if (layer == slot_layer(slot)) {
         b->hook_at = -1;
         if (b->matches++ % (t->every > 0 ? t->every : 1) == 0) {
-            b->hook_at = region_info(r)->once ? 0 : b->hook_layer;
-            b->hook_layer = (b->hook_layer + 1) % b->model->shape.layers;
+            int32_t layers = class_layers(slot->formats, slot->region, b->model->shape.layers);
+            b->hook_at = class_layer(slot->formats, b->hook_layer % layers);
+            b->hook_layer = b->hook_layer % layers + 1;
         }
     }
     return layer == b->hook_at;
@@ -280,7 +282,7 @@ void backend_observe(struct backend *b, struct slot *slot, const struct kernel *
     struct hook *t = atomic_load(&b->hook);
     if (t && t->slot == slot && (!t->served || t->served == served) && atomic_load(&t->left) > 0 &&
         !(slot->region == REGION_REDUCE && t->kind == HOOK_COMPARE) && /* all ranks have to know */
-        wanted(b, t, slot->region, layer) &&
+        wanted(b, t, layer) &&
         (t->kind == HOOK_CAPTURE || bind_m(args, slot->region) <= t->kernel->m_max)) {
         if (t->kind == HOOK_CAPTURE) {
             capture(b, t->capture, slot->region, layer, s, args);

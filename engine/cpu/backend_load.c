@@ -41,66 +41,92 @@ static int64_t layer_bytes(const struct backend *b, const struct cpu_kernel *k, 
     return total;
 }
 
-static int64_t pack_size(const struct backend *b, const struct cpu_kernel *k)
+/* A kernel, and the layers that it is for (NULL: all that its region runs in). */
+struct packing {
+    const struct cpu_kernel *k;
+    const struct format_class *formats;
+    enum region region;
+    int32_t layers;
+};
+
+static struct packing packing_of(const struct backend *b, const struct cpu_kernel *k,
+                                 const struct format_class *formats)
+{
+    enum region r = (enum region)k->region;
+    return (struct packing){k, formats, r, class_layers(formats, r, b->model->shape.layers)};
+}
+
+static int64_t pack_size(const struct backend *b, const struct packing *g)
 {
     int64_t total = 0, bytes[3];
-    for (int32_t l = 0; l < region_runs((enum region)k->region, b->model->shape.layers); l++)
-        total += layer_bytes(b, k, l, bytes);
+    for (int32_t i = 0; i < g->layers; i++)
+        total += layer_bytes(b, g->k, class_layer(g->formats, i), bytes);
     return total;
 }
 
-static struct pack *pack_find(const struct backend *b, const struct cpu_kernel *k)
+/* Classes have no layer in common, so the first layer tells one from another. */
+static struct pack *pack_find(const struct backend *b, const struct packing *g)
 {
     for (struct pack *p = b->packs; p; p = p->next)
-        if ((int32_t)p->region == k->region && strcmp(p->layout, k->layout) == 0)
+        if (p->region == g->region && p->layer == class_layer(g->formats, 0) &&
+            p->layers == g->layers && strcmp(p->layout, g->k->layout) == 0)
             return p;
     return NULL;
 }
 
 /* Copies of one name must have one size, weight by weight: the name alone is a claim of the object,
  * and who reads a copy that is shorter than its own reads what lies behind it. */
-static int pack_same(const struct backend *b, const struct cpu_kernel *k, const struct pack *p,
+static int pack_same(const struct backend *b, const struct packing *g, const struct pack *p,
                      struct err *e)
 {
-    for (int32_t l = 0; l < region_runs(p->region, b->model->shape.layers); l++) {
+    for (int32_t n = 0; n < g->layers; n++) {
         int64_t bytes[3];
-        layer_bytes(b, k, l, bytes);
+        int32_t l = class_layer(g->formats, n);
+        layer_bytes(b, g->k, l, bytes);
         for (int i = 0; i < 3; i++)
             if (bytes[i] != p->size[3 * l + i])
                 return err_set(e,
                                "its layout %s has %lld bytes for weight %d of layer %d, and %lld "
                                "in the copy that is there",
-                               k->layout, (long long)bytes[i], i, l, (long long)p->size[3 * l + i]);
+                               p->layout, (long long)bytes[i], i, l, (long long)p->size[3 * l + i]);
     }
     return 0;
 }
 
-static struct pack *pack_make(struct backend *b, const struct cpu_kernel *k, struct err *e)
+static void pack_fill(const struct backend *b, const struct packing *g, struct pack *p)
+{
+    char *at = p->arena = memory_huge((size_t)p->bytes);
+    for (int32_t i = 0; i < g->layers; i++) {
+        int32_t l = class_layer(g->formats, i);
+        union region_args args = {0};
+        struct weight *w[3];
+        layer_bytes(b, g->k, l, p->size + (size_t)l * 3);
+        bind_layer(b->model, p->region, l, &args);
+        int n = bind_weights(&args, p->region, w);
+        at = weights_pack(g->k, w, n, at, p->data + (size_t)l * 3);
+    }
+}
+
+static struct pack *pack_make(struct backend *b, const struct packing *g, struct err *e)
 {
     int64_t most = b->options.pack_bytes < 0 ? PACK_BYTES : b->options.pack_bytes;
-    int64_t bytes = pack_size(b, k), left = most - b->packed_bytes;
+    int64_t bytes = pack_size(b, g), left = most - b->packed_bytes;
     if (bytes > left) {
         err_set(e,
                 "layout %s needs %.1f MiB of repacked weights; %.1f MiB of "
                 "specializer.pack_mib are left",
-                k->layout, (double)bytes / 1048576, (double)left / 1048576);
+                g->k->layout, (double)bytes / 1048576, (double)left / 1048576);
         return NULL;
     }
     struct pack *p = xcalloc(1, sizeof *p);
-    snprintf(p->layout, sizeof p->layout, "%s", k->layout);
-    p->region = (enum region)k->region;
+    snprintf(p->layout, sizeof p->layout, "%s", g->k->layout);
+    p->region = g->region;
+    p->layer = class_layer(g->formats, 0);
+    p->layers = g->layers;
     p->bytes = bytes;
     p->data = xcalloc((size_t)b->model->shape.layers * 3, sizeof *p->data);
     p->size = xcalloc((size_t)b->model->shape.layers * 3, sizeof *p->size);
-    char *at = p->arena = memory_huge((size_t)bytes);
-    for (int32_t l = 0; l < region_runs(p->region, b->model->shape.layers); l++) {
-        union region_args args = {0};
-        struct weight *w[3];
-        layer_bytes(b, k, l, p->size + (size_t)l * 3);
-        bind_layer(b->model, p->region, l, &args);
-        int n = bind_weights(&args, p->region, w);
-        at = weights_pack(k, w, n, at, p->data + (size_t)l * 3);
-    }
+    pack_fill(b, g, p);
     p->next = b->packs;
     b->packs = p;
     b->packed_bytes += bytes;
@@ -125,9 +151,10 @@ static void pack_drop(struct backend *b, struct pack *p)
 }
 
 /* The packed weights that `k` reads into *out (NULL if it has none). */
-static int pack_open(struct backend *b, const struct cpu_kernel *k, struct pack **out,
-                     struct err *e)
+static int pack_open(struct backend *b, const struct cpu_kernel *k,
+                     const struct format_class *formats, struct pack **out, struct err *e)
 {
+    struct packing g = packing_of(b, k, formats);
     *out = NULL;
     if (!k->layout && !k->pack && !k->packed_bytes)
         return 0;
@@ -135,8 +162,8 @@ static int pack_open(struct backend *b, const struct cpu_kernel *k, struct pack 
         return err_set(e, "declares only a part of layout, pack and packed_bytes");
     if (strlen(k->layout) >= sizeof(*out)->layout)
         return err_set(e, "its layout name is longer than %zu bytes", sizeof(*out)->layout - 1);
-    struct pack *p = pack_find(b, k);
-    if (p ? pack_same(b, k, p, e) != 0 : !(p = pack_make(b, k, e)))
+    struct pack *p = pack_find(b, &g);
+    if (p ? pack_same(b, &g, p, e) != 0 : !(p = pack_make(b, &g, e)))
         return -1;
     *out = p;
     (*out)->users++;
@@ -196,6 +223,7 @@ static struct kernel *load_text(struct backend *b, const struct kernel_object *o
         .model_path = b->model->path,
         .model = b->model,
         .region = o->region,
+        .formats = o->formats,
         .team = pool_size(b->pool),
         .max_tokens = b->options.max_tokens,
         .positions = b->positions,
@@ -250,7 +278,8 @@ struct kernel *backend_load(struct backend *b, const struct kernel_object *o, st
         return NULL;
     }
     const struct cpu_kernel *cpu = dlsym(l->handle, "whet_kernel");
-    if (check_interface(cpu, o, e) || check_reduce(b, cpu, e) || pack_open(b, cpu, &l->pack, e)) {
+    if (check_interface(cpu, o, e) || check_reduce(b, cpu, e) ||
+        pack_open(b, cpu, o->formats, &l->pack, e)) {
         err_prefix(e, "%s", o->path);
         dlclose(l->handle);
         free(l);

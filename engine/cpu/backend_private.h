@@ -13,16 +13,18 @@
 #include "engine/cpu/executor.h"
 #include "engine/cpu/pool.h"
 
-/* Repacked weights of one region in all layers, shared by the kernels of a layout. */
+/* Repacked weights of one region in all layers of a format class, shared by the kernels of a
+ * layout. */
 struct pack {
     struct pack *next;
     char layout[96];
     enum region region;
+    int32_t layer, layers; /* the first of them, and how many */
     int32_t users;
     int64_t bytes;
     char *arena;
-    void **data;   /* [layers * 3] into the arena, or NULL */
-    int64_t *size; /* [layers * 3] */
+    void **data;   /* [all layers * 3] into the arena, or NULL */
+    int64_t *size; /* [all layers * 3] */
 };
 
 /* kernel.backend of a loaded kernel. */
@@ -78,7 +80,7 @@ struct backend {
     _Atomic(struct hook *) hook;
     _Atomic bool hook_held; /* the engine thread may hold a hook */
     int64_t matches;        /* steps that matched the hook */
-    int32_t hook_layer;     /* rotates */
+    int32_t hook_layer;     /* the hook's slot's next, counted among its layers; rotates */
     int32_t trial_run;      /* of reduce, the same */
     bool on_trial;          /* the hook is held for this step, and is of reduce */
     int32_t hook_at;        /* layer to observe in this step, or -1 */

@@ -12,7 +12,7 @@
 #include "config/log.h"
 #include "engine/cpu/backend_private.h"
 
-/* What one region uses in this step. */
+/* What the layers of one format class use of a region in this step (formats_place()). */
 struct kernel_choice {
     struct slot *slot;
     const struct kernel *kernel;
@@ -20,25 +20,40 @@ struct kernel_choice {
     int64_t last_ns; /* of its last run */
 };
 
-/* The kernels of this step; the eager one where a kernel cannot take so many tokens, or is broken.
- * Returns the spans that have a kernel of their own. */
+/* The kernel of a place with these overrides; the eager one where it has no slot, or what is there
+ * cannot take so many tokens or is broken. */
+static struct kernel_choice choose_at(struct backend *b, int place, int32_t m, int32_t context,
+                                      const struct overrides *o)
+{
+    enum region r = place_region(place);
+    struct slot *slot = dispatch_slot_of_place(b->dispatch, place, m, context);
+    struct kernel_choice c = {.slot = slot, .kernel = r < REGION_COUNT ? &b->eager[r] : NULL};
+    if (!slot)
+        return c;
+    const struct kernel *k = slot_kernel_with(o, slot);
+    c.kernel = k->m_max < m || backend_broken(k) ? &b->eager[r] : k;
+    return c;
+}
+
+/* The kernels of this step. Returns the spans that have a kernel of their own. */
 static uint32_t choose(struct backend *b, const struct step *s, const struct overrides *o,
-                       struct kernel_choice choice[REGION_NODES])
+                       struct kernel_choice choice[STEP_PLACES])
 {
     uint32_t whole = 0;
-    for (int r = 0; r < REGION_NODES; r++) {
-        int32_t m = region_m((enum region)r, s->m, s->rows);
-        struct slot *slot = dispatch_slot(b->dispatch, (enum region)r, m, s->context);
-        choice[r] = (struct kernel_choice){.slot = slot};
-        if (!slot)
-            continue;
-        const struct kernel *k = slot_kernel_with(o, slot);
-        bool eager = k->m_max < m || backend_broken(k);
-        choice[r].kernel = eager ? &b->eager[r] : k;
-        if (region_info((enum region)r)->parts && choice[r].kernel != &b->eager[r])
+    for (int p = 0; p < STEP_PLACES; p++) {
+        enum region r = place_region(p);
+        choice[p] = choose_at(b, p, region_m(r, s->m, s->rows), s->context, o);
+        if (region_info(r)->parts && choice[p].slot && choice[p].kernel != &b->eager[r])
             whole |= 1u << r;
     }
     return whole;
+}
+
+static struct kernel_choice *choice_of(const struct backend *b, const struct plan_node *n,
+                                       const struct step *s, struct kernel_choice *choice)
+{
+    int32_t m = region_m(n->region, s->m, s->rows);
+    return &choice[formats_place(dispatch_formats(b->dispatch), n->region, n->layer, m)];
 }
 
 void backend_bind_packed(const struct kernel *k, enum region r, int32_t layer,
@@ -77,7 +92,7 @@ int64_t backend_run_parts(struct backend *b, enum region span, int32_t layer,
     int64_t sum = 0;
     for (int i = 0; i < region_info(span)->parts; i++) {
         enum region r = region_info(span)->part[i];
-        const struct slot *slot = dispatch_slot(b->dispatch, r, m, 0);
+        const struct slot *slot = dispatch_slot(b->dispatch, r, layer, m, 0);
         const struct kernel *k = slot_kernel(slot);
         union region_args part;
         if (k->m_max < m || backend_broken(k))
@@ -178,7 +193,7 @@ struct walk {
     struct backend *b;
     const struct step *step;
     struct step_memory memory;
-    struct kernel_choice *choice;       /* [REGION_NODES] */
+    struct kernel_choice *choice;       /* [STEP_PLACES] */
     const struct kernel_choice *broken; /* whose kernel broke; NULL: none */
 };
 
@@ -209,7 +224,7 @@ static void observe_spans(const struct walk *w, const struct plan_node *n)
 {
     for (int r = REGION_COUNT; r < REGION_LOCAL; r++) {
         const struct region_info *span = region_info((enum region)r);
-        const struct kernel_choice *c = &w->choice[r];
+        const struct kernel_choice *c = &w->choice[r]; /* its layers are alike, if it has a slot */
         struct plan_node node = {.region = (enum region)r, .layer = n->layer};
         union region_args args;
         int64_t ns = 0;
@@ -235,7 +250,7 @@ static int run(void *ctx, const struct plan_node *n, struct err *e)
     union region_args args;
     if (n->region == (enum region)REGION_GATHER)
         return backend_gather(w->b, w->step->rows, e);
-    struct kernel_choice *c = &w->choice[n->region];
+    struct kernel_choice *c = choice_of(w->b, n, w->step, w->choice);
     bind_node(w->b->model, &w->memory, n, &args);
     backend_bind_packed(c->kernel, n->region, n->layer, &args);
     int64_t ns = backend_run(w->b, c->kernel, n->layer, &args);
@@ -248,7 +263,8 @@ static int run(void *ctx, const struct plan_node *n, struct err *e)
     c->ns += ns;
     c->last_ns = ns;
     c->runs++;
-    backend_observe(w->b, c->slot, c->kernel, n->layer, w->step, &args, ns);
+    if (c->slot)
+        backend_observe(w->b, c->slot, c->kernel, n->layer, w->step, &args, ns);
     if (n->region == REGION_REDUCE && w->step->trial &&
         2 * n->layer + plan_node_turn(n) == w->step->trial->run)
         backend_trial_run(w->b, w->step->trial, n->layer, &args, ns);
@@ -258,7 +274,7 @@ static int run(void *ctx, const struct plan_node *n, struct err *e)
 }
 
 /* 0, or -1: *broke is the choice whose kernel broke, or NULL, and then a rank is gone. */
-static int walk(struct backend *b, const struct step *s, struct kernel_choice choice[REGION_NODES],
+static int walk(struct backend *b, const struct step *s, struct kernel_choice choice[STEP_PLACES],
                 uint32_t whole, const struct kernel_choice **broke, struct err *e)
 {
     struct walk w = {b, s, memory_of(b, s), choice, NULL};
@@ -271,7 +287,7 @@ static int walk(struct backend *b, const struct step *s, struct kernel_choice ch
  * what the kernel computed before is not believed any more. Steps overwrite all that they wrote. */
 int backend_step(struct backend *b, const struct step *s, const struct overrides *o, struct err *e)
 {
-    struct kernel_choice choice[REGION_NODES];
+    struct kernel_choice choice[STEP_PLACES];
     const struct kernel_choice *broke;
     if (check_step(b, s, e))
         return -1;
@@ -289,9 +305,9 @@ int backend_step(struct backend *b, const struct step *s, const struct overrides
                      broke->kernel->name, backend_broken(broke->kernel));
         }
     } while (broke);
-    for (int r = 0; r < REGION_NODES; r++)
-        if (choice[r].runs)
-            count(&choice[r], s, region_m((enum region)r, s->m, s->rows));
+    for (int p = 0; p < STEP_PLACES; p++)
+        if (choice[p].runs && choice[p].slot)
+            count(&choice[p], s, region_m(place_region(p), s->m, s->rows));
     sample(b, s);
     return 0;
 }

@@ -150,6 +150,7 @@ static int tell(const struct executor *x, const struct executor_options *o, int 
 {
     struct executor_setup s = {.bytes = (int32_t)sizeof s,
                                .region = (int32_t)o->region,
+                               .layer = o->formats ? o->formats->layer[0] : -1,
                                .team = o->team,
                                .max_tokens = o->max_tokens,
                                .positions = o->positions,

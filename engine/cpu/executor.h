@@ -21,6 +21,7 @@
 
 #include "engine/cpu/bind.h"
 #include "engine/cpu/pool.h"
+#include "engine/formats.h"
 
 /* Pages of keys and values that executors of attention see. */
 struct executor_pages {
@@ -37,6 +38,7 @@ struct executor_options {
     const char *model_path;
     const struct model *model; /* the server's own */
     enum region region;
+    const struct format_class *formats; /* of the layers that it runs in; NULL: all of them */
     int32_t team, max_tokens;
     int32_t positions;  /* that a sequence may have */
     int64_t pack_bytes; /* that its repacked weights may have */

@@ -37,9 +37,10 @@ struct worker {
     struct area area;
     const char *pages[EXECUTOR_PAGES];
     struct model *model;
+    struct format_class *formats; /* of its layers; NULL: it is for all */
     const struct cpu_kernel *kernel;
     struct kernel_sizes sizes;
-    struct weight (*weight)[3]; /* [layers]: where this process has them */
+    struct weight (*weight)[3]; /* [all layers]: where this process has them */
     int weights;
     char *packed;
     int32_t *index; /* [max_tokens]: 0, 1, 2, ... */
@@ -142,10 +143,11 @@ static int64_t weight_bytes(const struct weight *w)
 static void lay_out_weights(struct worker *w)
 {
     enum region r = (enum region)w->setup.region;
-    int32_t layers = region_runs(r, w->model->shape.layers);
+    int32_t layers = class_layers(w->formats, r, w->model->shape.layers);
     int64_t plain = 0, at = 0;
-    w->weight = xcalloc((size_t)layers, sizeof *w->weight);
-    for (int32_t l = 0; l < layers; l++) {
+    w->weight = xcalloc((size_t)region_runs(r, w->model->shape.layers), sizeof *w->weight);
+    for (int32_t n = 0; n < layers; n++) {
+        int32_t l = class_layer(w->formats, n);
         union region_args args = {0};
         struct weight *own[3];
         bind_layer(w->model, r, l, &args);
@@ -158,8 +160,9 @@ static void lay_out_weights(struct worker *w)
     bool settle = w->setup.settle && plain > 0 && plain <= memory_available() / 4;
     char *own = settle ? memory_huge((size_t)plain) : NULL;
     w->packed = w->sizes.packed_total > 0 ? memory_huge((size_t)w->sizes.packed_total) : NULL;
-    for (int32_t l = 0; l < layers; l++)
+    for (int32_t n = 0; n < layers; n++)
         for (int i = 0; i < w->weights; i++) {
+            int32_t l = class_layer(w->formats, n);
             struct weight *x = &w->weight[l][i];
             int64_t bytes = weight_bytes(x);
             if (w->sizes.packed[l][i] > 0) {
@@ -175,9 +178,10 @@ static void lay_out_weights(struct worker *w)
 /* Sealed: the first call of the object. */
 static void pack(const struct worker *w)
 {
-    int32_t layers = region_runs((enum region)w->setup.region, w->model->shape.layers);
-    for (int32_t l = 0; l < layers; l++)
+    enum region r = (enum region)w->setup.region;
+    for (int32_t n = 0; n < class_layers(w->formats, r, w->model->shape.layers); n++)
         for (int i = 0; i < w->weights; i++) {
+            int32_t l = class_layer(w->formats, n);
             struct weight x = w->weight[l][i];
             char *to = w->packed + ((const char *)x.packed - w->packed);
             x.packed = NULL;
@@ -300,9 +304,14 @@ static void prepare(struct worker *w)
     if (!w->model)
         refuse(err.msg);
     w->area = area_of(&w->model->shape, (enum region)s->region, s->max_tokens, s->positions);
+    if (s->layer >= w->model->shape.layers)
+        refuse("is for a layer that the model has not");
+    if (s->layer >= 0)
+        w->formats = class_of_layer(w->model, MACHINE_CPU, (enum region)s->region, s->layer, 1);
     load(w);
     int32_t most = w->kernel->m_max < s->max_tokens ? w->kernel->m_max : s->max_tokens;
-    if (sizes_ask(w->kernel, w->model, most, s->team, s->pack_bytes, true, &w->sizes, &err) != 0)
+    if (sizes_ask(w->kernel, w->model, w->formats, most, s->team, s->pack_bytes, true, &w->sizes,
+                  &err) != 0)
         refuse(err.msg);
     lay_out_weights(w);
     w->index = xcalloc((size_t)s->max_tokens, sizeof *w->index);

@@ -22,8 +22,9 @@ struct area area_of(const struct model_shape *s, enum region r, int32_t max_toke
 
 /* One message on the socket, with the descriptors of the area and of the pages. */
 struct executor_setup {
-    int32_t bytes; /* sizeof: both are the same program */
-    int32_t region, team, max_tokens, positions;
+    int32_t bytes;         /* sizeof: both are the same program */
+    int32_t region, layer; /* one of the format class that it is for; -1: it is for all layers */
+    int32_t team, max_tokens, positions;
     int32_t pages; /* descriptors of pages that follow the area's */
     bool settle;
     int64_t area_bytes, area_inputs;

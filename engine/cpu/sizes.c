@@ -25,22 +25,24 @@ int64_t sizes_lines(int64_t bytes)
     return bytes > 0 ? (bytes + 63) / 64 * 64 : 0;
 }
 
-/* The child, to its end: packed bytes of every layer's weights, then the scratch of every m. */
-_Noreturn static void ask(const struct cpu_kernel *k, const struct model *model, int32_t m_most,
-                          int32_t team, bool must_seal, int64_t *answer)
+/* The child, to its end: packed bytes of its layers' weights, then the scratch of every m. */
+_Noreturn static void ask(const struct cpu_kernel *k, const struct model *model,
+                          const struct format_class *formats, int32_t m_most, int32_t team,
+                          bool must_seal, int64_t *answer)
 {
     enum region r = (enum region)k->region;
     for (int s = 1; s < NSIG; s++)
         signal(s, SIG_DFL);
     if (!sandbox_enter((struct sandbox){.fd = -1}) && must_seal)
         _exit(CANNOT_SEAL);
-    for (int32_t l = 0; l < region_runs(r, model->shape.layers); l++) {
+    for (int32_t i = 0; i < class_layers(formats, r, model->shape.layers); i++) {
+        int32_t l = class_layer(formats, i);
         union region_args args = {0};
         struct weight *w[3];
         bind_layer(model, r, l, &args);
         int n = k->packed_bytes && k->pack ? bind_weights(&args, r, w) : 0;
-        for (int i = 0; i < n; i++)
-            answer[3 * l + i] = k->packed_bytes(w[i]);
+        for (int j = 0; j < n; j++)
+            answer[3 * l + j] = k->packed_bytes(w[j]);
     }
     int64_t *scratch = answer + 3 * (int64_t)region_runs(r, model->shape.layers);
     for (int32_t m = 1; k->scratch_bytes && m <= m_most; m++)
@@ -106,8 +108,9 @@ static int take(const struct model *model, enum region r, int32_t m_most, int64_
                                   : 0;
 }
 
-int sizes_ask(const struct cpu_kernel *k, const struct model *model, int32_t m_most, int32_t team,
-              int64_t most, bool must_seal, struct kernel_sizes *s, struct err *err)
+int sizes_ask(const struct cpu_kernel *k, const struct model *model,
+              const struct format_class *formats, int32_t m_most, int32_t team, int64_t most,
+              bool must_seal, struct kernel_sizes *s, struct err *err)
 {
     enum region r = (enum region)k->region;
     size_t bytes =
@@ -118,7 +121,7 @@ int sizes_ask(const struct cpu_kernel *k, const struct model *model, int32_t m_m
         return err_outside(err, "no memory to ask a kernel for its sizes");
     pid_t pid = fork();
     if (pid == 0)
-        ask(k, model, m_most, team, must_seal, answer);
+        ask(k, model, formats, m_most, team, must_seal, answer);
     int rc = pid < 0 ? err_outside(err, "no process: %s", strerror(errno)) : await(pid, err);
     if (rc == 0)
         rc = take(model, r, m_most, most, answer, s, err);

@@ -4,10 +4,10 @@
  * Sending inputs and making graphs takes milliseconds and is done by the specializer thread on a
  * stream of its own; only the launches that are timed are the engine thread's.
  *
- * One run of a side is a graph: the kernel on every layer's weights in turn (or on copies of the
- * captured keys and values), so the cache holds nothing that a step would not leave there, and
- * launches overlap as they do in a step. Runs (pairs.h) take turns; what one took is divided by its
- * launches. Inputs are the captured ones, outputs spare ones.
+ * One run of a side is a graph: the kernel on the weights of every layer of the slot in turn (or on
+ * copies of the captured keys and values), so the cache holds nothing that a step would not leave
+ * there, and launches overlap as they do in a step. Runs (pairs.h) take turns; what one took is
+ * divided by its launches. Inputs are the captured ones, outputs spare ones.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,9 +33,12 @@ struct bench {
 
 /* `launches` of the kernel, on one layer after the other. A wide region reads and leaves bf16,
  * which is there once and not again for each launch, as in a step. */
-static int launch_all(struct walk *w, const struct capture *c, const struct kernel *k,
+static int launch_all(struct walk *w, const struct bench_job *job, const struct kernel *k,
                       int32_t launches, struct err *e)
 {
+    const struct capture *c = job->inputs;
+    const struct format_class *formats = job->slot->formats;
+    int32_t layers = class_layers(formats, REGION_ATTN_IN, w->b->model->shape.layers);
     bool spread = w->m > NARROW && c->region == REGION_ATTN;
     bool wide = w->m > NARROW && !spread;
     w->wide = wide;
@@ -51,15 +54,16 @@ static int launch_all(struct walk *w, const struct capture *c, const struct kern
             inputs_aim(w, c, i);
         if (spread)
             w->k_pages = w->v_pages = NULL; /* the layer's */
-        if (walk_region(w, k, c->region, i % w->b->model->shape.layers, e))
+        if (walk_region(w, k, c->region, class_layer(formats, i % layers), e))
             return -1;
     }
     return 0;
 }
 
-static int capture_side(struct backend *b, const struct capture *c, const struct kernel *k,
+static int capture_side(struct backend *b, const struct bench_job *job, const struct kernel *k,
                         int32_t launches, cudaGraphExec_t *exec, struct err *e)
 {
+    const struct capture *c = job->inputs;
     int32_t m = inputs_width(b, c);
     struct kernel_choice choice = {.m = m, .rows = m};
     struct walk w;
@@ -68,7 +72,7 @@ static int capture_side(struct backend *b, const struct capture *c, const struct
     spare_aim(&w, c->region);
     w.x = b->spare.x;
     CU(cudaStreamBeginCapture(b->loader, cudaStreamCaptureModeThreadLocal));
-    int failed = launch_all(&w, c, k, launches, e);
+    int failed = launch_all(&w, job, k, launches, e);
     if (graph_capture_end(b->loader, failed, exec, false, e))
         return -1;
     CU(cudaGraphUpload(*exec, b->loader));
@@ -90,11 +94,12 @@ int cuda_bench_begin(struct backend *b, struct bench_job *job, struct err *e)
                        job->slot->name, m);
     struct bench *s = xcalloc(1, sizeof *s);
     job->state = s;
-    s->launches = region_info(c->region)->once ? 2 : b->model->shape.layers;
+    int32_t layers = class_layers(job->slot->formats, c->region, b->model->shape.layers);
+    s->launches = region_info(c->region)->once ? 2 : layers;
     return inputs_send(b, b->loader, c, e) ||
            (c->region == REGION_ATTN && m > NARROW && inputs_spread(b, b->loader, c, e)) ||
-           capture_side(b, c, job->a, s->launches, &s->side[0], e) ||
-           capture_side(b, c, job->b, s->launches, &s->side[1], e);
+           capture_side(b, job, job->a, s->launches, &s->side[0], e) ||
+           capture_side(b, job, job->b, s->launches, &s->side[1], e);
 }
 
 static int run_once(struct backend *b, struct bench_job *job, int side, float *ns, struct err *e)

@@ -91,7 +91,7 @@ int bricks_run(struct walk *w, const struct product *p, enum dtype t, struct err
         part.c = p->c ? p->c + at : NULL;
         if (expand(w, t, (const char *)p->w + at / BRICK_ROWS * row, b->expanded, part.n, p->k, e))
             return -1;
-        w->launches[w->region]++;
+        w->launches[w->place]++;
         if (blas_run(b, w->stream, &part, NULL, e))
             return -1;
     }

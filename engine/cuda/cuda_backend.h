@@ -47,6 +47,7 @@ struct backend {
     struct plan *plan;
     struct machine machine;
     struct dispatch *dispatch;
+    const struct formats *formats; /* of its slots; NULL: the layers are alike */
     struct kernel eager[REGION_NODES];
     struct cudaDeviceProp device;
     int32_t positions; /* rows of the rope tables */

@@ -303,9 +303,9 @@ int device_takes(const struct model_shape *s, struct err *e)
 static int open_events(struct inflight *f, struct err *e)
 {
     CU(cudaEventCreateWithFlags(&f->done, cudaEventDisableTiming));
-    for (int r = 0; r < REGION_NODES; r++)
+    for (int p = 0; p < STEP_PLACES; p++)
         for (int end = 0; end < 2; end++)
-            CU(cudaEventCreate(&f->region_event[r][end]));
+            CU(cudaEventCreate(&f->region_event[p][end]));
     return 0;
 }
 
@@ -313,10 +313,10 @@ static void close_events(struct inflight *f)
 {
     if (f->done)
         cudaEventDestroy(f->done);
-    for (int r = 0; r < REGION_NODES; r++)
+    for (int p = 0; p < STEP_PLACES; p++)
         for (int end = 0; end < 2; end++)
-            if (f->region_event[r][end])
-                cudaEventDestroy(f->region_event[r][end]);
+            if (f->region_event[p][end])
+                cudaEventDestroy(f->region_event[p][end]);
 }
 
 int device_open(struct backend *b, struct err *e)
@@ -423,6 +423,7 @@ static void cuda_idle(struct backend *b)
 static void cuda_set_dispatch(struct backend *b, struct dispatch *d)
 {
     b->dispatch = d;
+    b->formats = dispatch_formats(d);
 }
 
 __attribute__((visibility("default"))) extern const struct backend_ops whet_backend_cuda;

@@ -85,7 +85,7 @@ static int product(struct walk *w, enum region r, int32_t layer, const void *x16
     struct product p = {x16, at.data, c, d, d16, m, at.rows, at.cols, 0};
     if (at.type != DTYPE_BF16)
         return bricks_run(w, &p, at.type, e);
-    w->launches[w->region]++;
+    w->launches[w->place]++;
     return blas_run(w->b, w->stream, &p, w->lt, e);
 }
 

@@ -106,9 +106,9 @@ static struct variant *newest(struct cell *cell, bool trials)
  * kernels is that known: the library chooses clusters for its own. */
 static bool launched_alike(const struct kernel *k, const struct kernel *other)
 {
-    const struct loaded *a = k->backend, *b = other->backend;
     if (k == other)
         return true;
+    const struct loaded *a = k ? k->backend : NULL, *b = other ? other->backend : NULL;
     if (!a || !b || a->lt || b->lt || a->info.launches != b->info.launches ||
         a->info.sums != b->info.sums) /* one may be launched and the other not (reduce.c) */
         return false;
@@ -123,8 +123,8 @@ static bool launched_alike(const struct kernel *k, const struct kernel *other)
  * same widths, because those of others are other kernels. */
 static bool updatable(const struct kernel_choice *a, const struct kernel_choice *b)
 {
-    for (int r = 0; r < REGION_NODES; r++)
-        if (!launched_alike(a->kernel[r], b->kernel[r]))
+    for (int p = 0; p < STEP_PLACES; p++)
+        if (!launched_alike(a->kernel[p], b->kernel[p]))
             return false;
     return a->m == b->m && a->rows == b->rows && a->decode == b->decode && !a->tiles == !b->tiles &&
            !a->singles == !b->singles;
@@ -275,8 +275,9 @@ static void ask(struct backend *b, struct cell *cell, const struct kernel_choice
  * had eager and then another kernel. */
 static bool outdated(const struct variant *v, const struct kernel_choice *c)
 {
-    for (int r = 0; r < REGION_NODES; r++) {
-        const struct loaded *want = c->kernel[r]->backend, *have = v->choice.kernel[r]->backend;
+    for (int p = 0; p < STEP_PLACES; p++) {
+        const struct kernel *k = v->choice.kernel[p], *other = c->kernel[p];
+        const struct loaded *want = other ? other->backend : NULL, *have = k ? k->backend : NULL;
         if (have && (!want || have->number > want->number || atomic_load(&have->retired)))
             return true;
     }
@@ -340,7 +341,7 @@ bool graph_there(struct backend *b, const struct kernel_choice *c)
     return there;
 }
 
-void graph_timed(struct backend *b, const struct kernel_choice *c, const double share[REGION_NODES])
+void graph_timed(struct backend *b, const struct kernel_choice *c, const double share[STEP_PLACES])
 {
     struct cell *cell = graph_cell(b, c);
     memcpy(cell->share, share, sizeof cell->share);
@@ -353,12 +354,19 @@ void graph_timed(struct backend *b, const struct kernel_choice *c, const double 
     pthread_mutex_unlock(&b->builder.lock);
 }
 
+static bool choice_uses(const struct kernel_choice *c, const struct kernel *k)
+{
+    for (int p = (int)k->region; p < STEP_PLACES; p += REGION_NODES)
+        if (c->kernel[p] == k)
+            return true;
+    return false;
+}
+
 /* Whether the builder works on this variant or has it queued. Under the lock. */
 static bool builder_uses(const struct builder *g, const struct kernel *k)
 {
-    int r = k->region;
-    return (g->cell && g->request.kernel[r] == k) ||
-           (g->busy && (g->making.kernel[r] == k || g->leaving.kernel[r] == k));
+    return (g->cell && choice_uses(&g->request, k)) ||
+           (g->busy && (choice_uses(&g->making, k) || choice_uses(&g->leaving, k)));
 }
 
 bool graph_uses(struct backend *b, const struct kernel *k, bool drop)
@@ -370,7 +378,7 @@ bool graph_uses(struct backend *b, const struct kernel *k, bool drop)
         struct variant *current = newest(cell, true);
         for (int n = 0; n < VARIANTS; n++) {
             struct variant *v = &cell->variant[n];
-            if (!v->exec || v->choice.kernel[k->region] != k)
+            if (!v->exec || !choice_uses(&v->choice, k))
                 continue;
             if (drop && (v != current || cell->variant[n].last_used + 1 < b->steps)) {
                 cudaGraphExecDestroy(v->exec);

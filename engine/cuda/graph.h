@@ -22,9 +22,10 @@ enum {
 
 /* What a step runs: the kernels, and the buckets they were chosen for. */
 struct kernel_choice {
-    /* Spans have eager's, and no slot; neither has reduce where its kernels are not searched. */
-    const struct kernel *kernel[REGION_NODES];
-    struct slot *slot[REGION_NODES];
+    /* By place (formats_place()). Spans have eager's, and no slot; neither has reduce where its
+     * kernels are not searched. NULL: a place behind REGION_NODES that no layer has. */
+    const struct kernel *kernel[STEP_PLACES];
+    struct slot *slot[STEP_PLACES];
     int32_t m, rows;        /* bucket values (narrow), or the padded counts (wide) */
     int32_t context;        /* bucket value */
     int32_t tiles, singles; /* wide: what attention is launched for */
@@ -35,24 +36,23 @@ struct kernel_choice {
 
 struct variant {
     struct kernel_choice choice;
-    int32_t launches[REGION_NODES];
+    int32_t launches[STEP_PLACES];
     cudaGraphExec_t exec; /* NULL: empty */
     uint64_t last_used;
-    uint64_t steps;             /* that it could run; engine thread */
-    bool timed;                 /* a step of exactly these kernels was, since it is there */
-    double share[REGION_NODES]; /* of that step's time; engine thread */
+    uint64_t steps;            /* that it could run; engine thread */
+    bool timed;                /* a step of exactly these kernels was, since it is there */
+    double share[STEP_PLACES]; /* of that step's time; engine thread */
 };
 
 struct cell {
     struct variant variant[VARIANTS];
-    bool asked;                 /* the builder has it */
-    uint64_t not_before;        /* step: a graph of it could not be made */
-    struct kernel_choice last;  /* wide: of the cell's last step, and how often in a row; engine */
-    int32_t repeats;            /* thread */
-    double share[REGION_NODES]; /* of a step's time, as last measured of whatever kernels: a graph's
-                                   until it is timed itself; engine thread */
-    const struct kernel
-        *served[REGION_NODES]; /* by the last graph, canaries aside; engine thread */
+    bool asked;                /* the builder has it */
+    uint64_t not_before;       /* step: a graph of it could not be made */
+    struct kernel_choice last; /* wide: of the cell's last step, and how often in a row; engine */
+    int32_t repeats;           /* thread */
+    double share[STEP_PLACES]; /* of a step's time, as last measured of whatever kernels: a graph's
+                                  until it is timed itself; engine thread */
+    const struct kernel *served[STEP_PLACES]; /* by the last graph, canaries aside; engine thread */
 };
 
 struct builder {
@@ -93,8 +93,7 @@ int graph_capture_end(cudaStream_t stream, int failed, cudaGraphExec_t *exec, bo
 
 /* A step of this choice spent so much of its time in each region: the cell's graph of exactly these
  * kernels, if there is one, and the cell know it from now on. Engine thread. */
-void graph_timed(struct backend *b, const struct kernel_choice *c,
-                 const double share[REGION_NODES]);
+void graph_timed(struct backend *b, const struct kernel_choice *c, const double share[STEP_PLACES]);
 
 /* The cell that steps of these buckets belong to. */
 struct cell *graph_cell(struct backend *b, const struct kernel_choice *c);

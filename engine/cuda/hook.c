@@ -85,10 +85,11 @@ bool hook_wants(struct backend *b, const struct kernel_choice *c)
     struct hook *t = atomic_load(&b->hook);
     /* Kernels of reduce are compared where all ranks know of it (cuda_trial()). */
     bool here = t && (t->kind == HOOK_CAPTURE || t->slot->region != REGION_REDUCE);
+    int place = here ? slot_place(b->formats, t->slot) : 0;
     bool want =
-        here && c->slot[t->slot->region] == t->slot && atomic_load(&t->left) > 0 &&
-        (!t->served || t->served == c->kernel[t->slot->region]) &&
-        (t->slot->m > NARROW) == (c->m > NARROW) && region_m(t->slot->region, c->m, c->rows) > 0 &&
+        here && c->slot[place] == t->slot && atomic_load(&t->left) > 0 &&
+        (!t->served || t->served == c->kernel[place]) && (t->slot->m > NARROW) == (c->m > NARROW) &&
+        region_m(t->slot->region, c->m, c->rows) > 0 &&
         (t->slot->region != REGION_ATTN || c->decode) &&
         (t->kind == HOOK_CAPTURE || t->kernel->m_max >= region_m(t->slot->region, c->m, c->rows)) &&
         b->matches++ % (t->every > 0 ? t->every : 1) == 0;
@@ -96,8 +97,10 @@ bool hook_wants(struct backend *b, const struct kernel_choice *c)
         atomic_store(&b->hook_held, false);
         return false;
     }
-    b->spare.layer = region_info(t->slot->region)->once ? 0 : b->hook_layer;
-    b->hook_layer = (b->hook_layer + 1) % b->model->shape.layers;
+    const struct format_class *formats = t->slot->formats;
+    int32_t layers = class_layers(formats, t->slot->region, b->model->shape.layers);
+    b->spare.layer = class_layer(formats, b->hook_layer % layers);
+    b->hook_layer = b->hook_layer % layers + 1;
     return true;
 }
 
@@ -306,7 +309,7 @@ static bool is_template(const struct kernel *k)
 static int compare_wide(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
                         struct err *e)
 {
-    return is_template(k) || is_template(w->choice->kernel[r])
+    return is_template(k) || is_template(walk_kernel(w, r, layer))
                ? compare_regions(w, k, r, layer, e)
                : compare_products(w, k, r, layer, e);
 }

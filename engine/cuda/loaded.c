@@ -151,7 +151,7 @@ static int load_parts(struct backend *b, struct loaded *l, const struct kernel_o
     if (l->info.packed_bytes == 0 || !packs)
         return 0;
     pthread_mutex_lock(&b->load_lock);
-    int rc = pack_open(b, l, o->region, e);
+    int rc = pack_open(b, l, o->region, o->formats, e);
     pthread_mutex_unlock(&b->load_lock);
     return rc;
 }
@@ -249,7 +249,8 @@ static const char *packed_of(const struct backend *b, const struct loaded *l, en
 {
     if (!l->pack)
         return NULL;
-    return b->packs.base + l->pack->at + (region_info(r)->once ? 0 : layer) * l->pack->each;
+    int32_t at = region_info(r)->once ? 0 : l->pack->index ? l->pack->index[layer] : layer;
+    return b->packs.base + l->pack->at + at * l->pack->each;
 }
 
 /* Weights that the step will read after region r of `layer`, as the kernel that will read them
@@ -268,7 +269,7 @@ static struct ahead ahead_of(const struct walk *w, enum region r, int32_t layer)
     if (!n)
         return (struct ahead){NULL, 0};
     struct matrix m = matrix_of(b, n->region, n->layer, walk_width(w, n->region));
-    const struct kernel *k = w->choice->kernel[n->region];
+    const struct kernel *k = walk_kernel(w, n->region, n->layer);
     const struct loaded *l = k ? k->backend : NULL;
     if (l && l->pack)
         return (struct ahead){packed_of(b, l, n->region, n->layer), l->pack->each};
@@ -448,7 +449,7 @@ int loaded_region(struct walk *w, const struct kernel *k, enum region r, int32_t
     w->have16[r] = false;
     if (l->info.box_rows && fill_wide(w, l, r, &args, e))
         return -1;
-    w->launches[r] += l->info.launches;
+    w->launches[w->place] += l->info.launches;
     for (int i = 0; i < l->info.launches; i++)
         if (launch_loaded(w, l, i, &args, e))
             return -1;

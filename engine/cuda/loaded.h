@@ -28,11 +28,14 @@ struct loaded {
     struct lt *lt;
 };
 
-/* Repacked weights of one region in all layers, shared by the kernels of a layout. */
+/* Repacked weights of one region in all layers of a format class, shared by the kernels of a
+ * layout. */
 struct pack {
     struct pack *next;
     char layout[64];
     enum region region;
+    int32_t layer, layers; /* the first of them, and how many */
+    int32_t *index;        /* [all layers] a layer's place among them; NULL: it is all layers */
     int32_t users;
     int64_t each, at, bytes; /* bytes a layer; place in the arena */
 };
@@ -58,8 +61,10 @@ struct matrix {
  * nothing for embed and attn. Any thread. */
 struct matrix matrix_of(const struct backend *b, enum region r, int32_t layer, int32_t tokens);
 
-/* pack.c. Under load_lock. Sets l->pack: the copy of its layout, made if it is not there. */
-int pack_open(struct backend *b, struct loaded *l, enum region r, struct err *e);
+/* pack.c. Under load_lock. Sets l->pack: the copy of its layout for the layers of `formats` (NULL:
+ * for all), made if it is not there. */
+int pack_open(struct backend *b, struct loaded *l, enum region r,
+              const struct format_class *formats, struct err *e);
 /* Under load_lock; the last user frees the copy. */
 void pack_drop(struct backend *b, struct pack *p);
 

@@ -119,7 +119,7 @@ static int run(void *ctx, const struct plan_node *n, struct err *e)
     w->k_pages = w->wide ? b->spare.own_k : (char *)b->spare.k + n->layer * bytes;
     w->v_pages = w->wide ? b->spare.own_v : (char *)b->spare.v + n->layer * bytes;
     walk_aim(w, n->region);
-    return walk_region(w, w->choice->kernel[n->region], n->region, n->layer, e);
+    return walk_region(w, walk_kernel(w, n->region, n->layer), n->region, n->layer, e);
 }
 
 static int walk_model(struct walk *w, struct err *e)
@@ -159,10 +159,11 @@ static void choose(const struct backend *b, const struct model_check *r, bool ea
                                 .rows = walk_padded(r->prompt ? r->rows : r->m),
                                 .context = context_bucket[0],
                                 .tiles = r->prompt ? (r->m + EAGER_TILE - 1) / EAGER_TILE : 0};
-    for (int i = 0; i < REGION_COUNT; i++)
-        c->kernel[i] = &b->eager[i];
-    if (!eager)
-        c->kernel[r->slot->region] = r->kernel;
+    for (int p = 0; p < STEP_PLACES; p++)
+        if (place_region(p) < REGION_COUNT)
+            c->kernel[p] = &b->eager[place_region(p)];
+    if (!eager) /* eager still runs in the layers of other format classes */
+        c->kernel[slot_place(b->formats, r->slot)] = r->kernel;
 }
 
 int cuda_check_model(struct backend *b, struct model_check *r, struct err *e)

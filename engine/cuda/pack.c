@@ -51,11 +51,6 @@ struct matrix matrix_of(const struct backend *b, enum region r, int32_t layer, i
     }
 }
 
-static int32_t layers_of(const struct backend *b, enum region r)
-{
-    return region_runs(r, b->model->shape.layers);
-}
-
 /* Offset of the first gap between the packs of the arena that has room for `bytes`; -1: none has.
  */
 static int64_t find_room(const struct backend *b, int64_t bytes)
@@ -72,14 +67,15 @@ static int64_t find_room(const struct backend *b, int64_t bytes)
     return at + bytes <= b->packs.bytes ? at : -1;
 }
 
-static int run_pack(struct backend *b, const struct loaded *l, const struct pack *p, struct err *e)
+static int run_pack(struct backend *b, const struct loaded *l, const struct pack *p,
+                    const struct format_class *formats, struct err *e)
 {
     cudaKernel_t entry;
     struct timespec rest = {0, 500000};
     CU(cudaLibraryGetKernel(&entry, l->library, "whet_pack"));
     cudaError_t code = cudaSuccess;
-    for (int32_t i = 0; i < layers_of(b, p->region) && !code; i++) {
-        struct matrix m = matrix_of(b, p->region, i, l->info.m_max);
+    for (int32_t i = 0; i < p->layers && !code; i++) {
+        struct matrix m = matrix_of(b, p->region, class_layer(formats, i), l->info.m_max);
         struct cuda_pack_args a = {m.data, b->packs.base + p->at + i * p->each, m.rows, m.cols};
         void *parameter[] = {&a};
         code = cudaLaunchKernel((const void *)entry, (dim3){PACK_BLOCKS, 1, 1}, (dim3){256, 1, 1},
@@ -92,38 +88,57 @@ static int run_pack(struct backend *b, const struct loaded *l, const struct pack
     return 0;
 }
 
-/* The pack of this kernel's layout, made if it is not there; under load_lock. */
-int pack_open(struct backend *b, struct loaded *l, enum region r, struct err *e)
+static void pack_free(struct pack *p)
 {
-    struct pack *p = b->packs_list;
-    int64_t each = (l->info.packed_bytes + 255) / 256 * 256;
-    while (p && (p->region != r || strcmp(p->layout, l->info.layout) != 0))
-        p = p->next;
-    if (!p) {
-        p = xcalloc(1, sizeof *p);
-        snprintf(p->layout, sizeof p->layout, "%s", l->info.layout);
-        p->region = r;
-        p->each = each;
-        p->bytes = each * layers_of(b, r);
-        p->at = find_room(b, p->bytes);
-        if (p->at < 0) {
-            err_set(e,
-                    "layout %s needs %.1f MiB of repacked weights, for which the %.1f MiB of "
-                    "specializer.pack_mib have no room left",
-                    p->layout, (double)p->bytes / 1048576, (double)b->packs.bytes / 1048576);
-            free(p);
-            return -1;
-        }
-        if (run_pack(b, l, p, e)) {
-            free(p);
-            return -1;
-        }
-        p->next = b->packs_list;
-        b->packs_list = p;
+    free(p->index);
+    free(p);
+}
+
+/* With the places of its layers; NULL: there is no room for it. */
+static struct pack *pack_make(struct backend *b, struct loaded *l, const struct pack *like,
+                              const struct format_class *formats, struct err *e)
+{
+    struct pack *p = xmalloc(sizeof *p);
+    *p = *like;
+    snprintf(p->layout, sizeof p->layout, "%s", l->info.layout);
+    p->bytes = p->each * p->layers;
+    p->at = find_room(b, p->bytes);
+    if (formats)
+        p->index = xcalloc((size_t)b->model->shape.layers, sizeof *p->index);
+    for (int32_t i = 0; i < p->layers && formats; i++)
+        p->index[formats->layer[i]] = i;
+    if (p->at < 0)
+        err_set(e,
+                "layout %s needs %.1f MiB of repacked weights, for which the %.1f MiB of "
+                "specializer.pack_mib have no room left",
+                p->layout, (double)p->bytes / 1048576, (double)b->packs.bytes / 1048576);
+    if (p->at < 0 || run_pack(b, l, p, formats, e)) {
+        pack_free(p);
+        return NULL;
     }
-    if (p->each != each)
+    p->next = b->packs_list;
+    b->packs_list = p;
+    return p;
+}
+
+/* The pack of this kernel's layout, made if it is not there; under load_lock. Classes have no layer
+ * in common, so the first layer and their number tell one from another. */
+int pack_open(struct backend *b, struct loaded *l, enum region r,
+              const struct format_class *formats, struct err *e)
+{
+    const struct pack like = {.region = r,
+                              .layer = class_layer(formats, 0),
+                              .layers = class_layers(formats, r, b->model->shape.layers),
+                              .each = (l->info.packed_bytes + 255) / 256 * 256};
+    struct pack *p = b->packs_list;
+    while (p && (p->region != r || p->layer != like.layer || p->layers != like.layers ||
+                 strcmp(p->layout, l->info.layout) != 0))
+        p = p->next;
+    if (!p && !(p = pack_make(b, l, &like, formats, e)))
+        return -1;
+    if (p->each != like.each)
         return err_set(e, "layout %s: %lld bytes a layer, another kernel says %lld", p->layout,
-                       (long long)each, (long long)p->each);
+                       (long long)like.each, (long long)p->each);
     p->users++;
     l->pack = p;
     return 0;
@@ -137,5 +152,5 @@ void pack_drop(struct backend *b, struct pack *p)
     while (*at != p)
         at = &(*at)->next;
     *at = p->next;
-    free(p);
+    pack_free(p);
 }

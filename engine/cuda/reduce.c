@@ -53,10 +53,10 @@ static bool sums(const struct kernel *k)
 }
 
 /* Whether the projection of region `of` makes the sum behind it. */
-static bool fused(const struct walk *w, enum region of)
+static bool fused(const struct walk *w, enum region of, int32_t layer)
 {
     bool out = of == REGION_ATTN_OUT || of == REGION_MLP_OUT;
-    const struct kernel *k = out ? w->choice->kernel[of] : NULL;
+    const struct kernel *k = out ? walk_kernel(w, of, layer) : NULL;
     return w->b->partial && !w->live && !w->timed && sums(k) && k->m_max == w->m &&
            sums(w->choice->kernel[REGION_REDUCE]);
 }
@@ -65,7 +65,7 @@ static bool fused(const struct walk *w, enum region of)
 void reduce_aim(struct walk *w, const struct plan_node *n)
 {
     w->fused = (struct cuda_sum){.area = {.world = 0}};
-    if (!fused(w, n->region))
+    if (!fused(w, n->region, n->layer))
         return;
     w->fused.area = *reduce_area(w->b, REDUCE_STEPS);
     w->fused.turn = n->region == REGION_MLP_OUT;
@@ -104,8 +104,8 @@ static int run_trial(struct walk *w, const struct plan_node *n, const struct ste
 
 static int mark(const struct walk *w, const struct plan_node *n, int end, struct err *e)
 {
-    if (w->timed && w->choice->slot[REGION_REDUCE] && n->layer == w->timed_layer &&
-        plan_node_turn(n) == 0)
+    if (w->choice->slot[REGION_REDUCE] && plan_node_turn(n) == 0 &&
+        walk_times(w, REGION_REDUCE, n->layer))
         CU(cudaEventRecord(w->timed->region_event[REGION_REDUCE][end], w->stream));
     return 0;
 }
@@ -118,7 +118,7 @@ int reduce_run(struct walk *w, const struct plan_node *n, struct err *e)
     const struct step_trial *t = w->live ? w->live->trial : NULL;
     bool tried = t && t->run == 2 * n->layer + plan_node_turn(n);
     bool watched = w->live && !t && plan_node_turn(n) == 0;
-    if (fused(w, n->of))
+    if (fused(w, n->of, n->layer))
         return 0;
     w->sum = (struct summed){b->partial, b->x[of->x], b->x[of->y], REDUCE_STEPS, plan_node_turn(n)};
     if (mark(w, n, 0, e) || (watched && hook_before(w, REGION_REDUCE, n->layer, e)))

@@ -68,7 +68,7 @@ static const struct kernel *kernel_beside(const struct backend *b, const struct 
     int32_t context = longest(s, n);
     if (n == 0)
         return NULL;
-    const struct slot *slot = dispatch_slot(b->dispatch, REGION_ATTN, n, context);
+    const struct slot *slot = dispatch_slot(b->dispatch, REGION_ATTN, 0, n, context);
     const struct kernel *k = slot_kernel(slot);
     const struct loaded *l = k->backend;
     bool fits =
@@ -76,27 +76,41 @@ static const struct kernel *kernel_beside(const struct backend *b, const struct 
     return fits ? k : NULL;
 }
 
+/* Whether a step of m tokens has layers in a place without a slot. */
+static bool has_layers(const struct backend *b, int place, int32_t m)
+{
+    bool last = place / REGION_NODES == FORMAT_CLASSES;
+    return place < REGION_NODES || (last && formats_beyond(b->formats, place_region(place), m) > 0);
+}
+
 /* Attention of prompts is eager's at any width: it is another kernel than that of decodes, with
  * probabilities in bf16, and a template is measured and compared as one for decodes. It takes
  * decodes beside prompts, too. */
+static void choose_at(const struct backend *b, const struct step *s, bool wide,
+                      const struct overrides *o, int place, struct kernel_choice *c)
+{
+    enum region r = place_region(place);
+    int32_t m = region_m(r, s->m, s->rows);
+    struct slot *slot = dispatch_slot_of_place(b->dispatch, place, m, s->context);
+    if (slot || has_layers(b, place, m))
+        c->kernel[place] = &b->eager[r];
+    if (!slot)
+        return;
+    const struct kernel *k = slot_kernel_with(o, slot);
+    const struct loaded *l = k->backend;
+    bool prompt = r == REGION_ATTN && !one_token_each(s);
+    if (k->m_max >= walk_padded(m) && !prompt && loaded_takes(k, wide) &&
+        !(l && l->info.context_max && l->info.context_max < s->context))
+        c->kernel[place] = k;
+    c->slot[place] = slot;
+}
+
 static void choose(struct backend *b, const struct step *s, bool wide, const struct overrides *o,
                    struct kernel_choice *c)
 {
     memset(c, 0, sizeof *c);
-    for (int r = 0; r < REGION_NODES; r++) {
-        int32_t m = region_m((enum region)r, s->m, s->rows);
-        struct slot *slot = dispatch_slot(b->dispatch, (enum region)r, m, s->context);
-        c->kernel[r] = &b->eager[r];
-        if (!slot)
-            continue;
-        const struct kernel *k = slot_kernel_with(o, slot);
-        const struct loaded *l = k->backend;
-        bool prompt = r == REGION_ATTN && !one_token_each(s);
-        bool fits = k->m_max >= walk_padded(m) && !prompt && loaded_takes(k, wide) &&
-                    !(l && l->info.context_max && l->info.context_max < s->context);
-        c->kernel[r] = fits ? k : &b->eager[r];
-        c->slot[r] = slot;
-    }
+    for (int p = 0; p < STEP_PLACES; p++)
+        choose_at(b, s, wide, o, p, c);
     c->decode = one_token_each(s);
     c->trial = o != NULL;
     c->lead = c->decode ? 0 : leading(s);
@@ -192,40 +206,52 @@ static size_t fill_block(const struct step *s, const struct step_block *block, s
 /* ---- running ------------------------------------------------------------------------------- */
 
 static void count(struct backend *b, const struct inflight *f, const struct step *s,
-                  const double share[REGION_NODES], int64_t ns)
+                  const double share[STEP_PLACES], int64_t ns)
 {
-    for (int r = 0; r < REGION_NODES; r++) {
+    for (int p = 0; p < STEP_PLACES; p++) {
+        struct slot *slot = f->choice.slot[p];
+        enum region r = place_region(p);
         bool prompt = r == REGION_ATTN && !one_token_each(s) && (!f->wide || f->choice.lead > 0);
-        uint64_t m = (uint64_t)region_m((enum region)r, s->m, s->rows);
-        if (!f->choice.slot[r] || m == 0 || prompt) /* these run eager, whatever is in the slot */
+        uint64_t m = (uint64_t)region_m(r, s->m, s->rows);
+        if (!slot || m == 0 || prompt) /* these run eager, whatever is in the slot */
             continue;
-        struct slot_counters *k = &f->choice.slot[r]->counters;
-        uint64_t runs = (uint64_t)region_runs((enum region)r, b->model->shape.layers);
+        struct slot_counters *k = &slot->counters;
+        uint64_t runs = (uint64_t)slot_runs(slot, b->model->shape.layers);
         atomic_fetch_add_explicit(&k->steps, 1, memory_order_relaxed);
         atomic_fetch_add_explicit(&k->runs, runs, memory_order_relaxed);
-        atomic_fetch_add_explicit(&k->launches, (uint64_t)f->launches[r], memory_order_relaxed);
+        atomic_fetch_add_explicit(&k->launches, (uint64_t)f->launches[p], memory_order_relaxed);
         atomic_fetch_add_explicit(&k->tokens, runs * m, memory_order_relaxed);
         atomic_fetch_add_explicit(&k->context, runs * (uint64_t)s->context, memory_order_relaxed);
         atomic_fetch_add_explicit(&k->sequences, runs * (uint64_t)s->spans, memory_order_relaxed);
-        atomic_fetch_add_explicit(&k->ns, (uint64_t)((double)ns * share[r]), memory_order_relaxed);
+        atomic_fetch_add_explicit(&k->ns, (uint64_t)((double)ns * share[p]), memory_order_relaxed);
     }
 }
 
-/* An uncaptured step's time by region: one layer was timed, and the others are like it. */
+/* How many runs an uncaptured step has in a place, of which one was timed. */
+static int32_t runs_timed(const struct backend *b, const struct inflight *f, int place)
+{
+    const struct slot *slot = f->choice.slot[place];
+    if (slot)
+        return region_m(slot->region, 1, f->rows) > 0 ? slot_runs(slot, b->model->shape.layers) : 0;
+    bool beyond = place >= REGION_NODES && f->choice.kernel[place];
+    return beyond ? formats_beyond(b->formats, place_region(place), f->choice.m) : 0;
+}
+
+/* An uncaptured step's time by place: one layer was timed, and the others are like it. */
 static void measured_shares(const struct backend *b, const struct inflight *f,
-                            double share[REGION_NODES])
+                            double share[STEP_PLACES])
 {
     double sum = 0;
-    for (int r = 0; r < REGION_NODES; r++) {
+    for (int p = 0; p < STEP_PLACES; p++) {
+        int32_t runs = runs_timed(b, f, p);
         float ms = 0;
-        if (f->choice.slot[r] && region_m((enum region)r, 1, f->rows) > 0 &&
-            cudaEventElapsedTime(&ms, f->region_event[r][0], f->region_event[r][1]))
+        if (runs > 0 && cudaEventElapsedTime(&ms, f->region_event[p][0], f->region_event[p][1]))
             ms = 0;
-        share[r] = (double)ms * region_runs((enum region)r, b->model->shape.layers);
-        sum += share[r];
+        share[p] = (double)ms * runs;
+        sum += share[p];
     }
-    for (int r = 0; r < REGION_NODES; r++)
-        share[r] = sum > 0 ? share[r] / sum : 0;
+    for (int p = 0; p < STEP_PLACES; p++)
+        share[p] = sum > 0 ? share[p] / sum : 0;
 }
 
 static bool other_kernels(const struct variant *v, const struct kernel_choice *c)
@@ -327,7 +353,6 @@ static int run(struct backend *b, const struct step *s, struct inflight *f, bool
     }
     w.live = f->hooked ? s : NULL;
     w.timed = f;
-    w.timed_layer = b->model->shape.layers / 2;
     int failed = walk_step(&w, e);
     memcpy(f->launches, w.launches, sizeof f->launches);
     return failed;
@@ -391,7 +416,7 @@ int cuda_step_start(struct backend *b, const struct step *s, const struct overri
 /* Adds the step to its slots' counters: the time since it could begin. */
 static void account(struct backend *b, const struct step *s, const struct inflight *f)
 {
-    double share[REGION_NODES];
+    double share[STEP_PLACES];
     int64_t now = clock_ns(), from = f->start_ns > b->landed_ns ? f->start_ns : b->landed_ns;
     b->landed_ns = now;
     if (!f->graph)

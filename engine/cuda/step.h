@@ -25,8 +25,8 @@ struct inflight {
     bool graph;       /* it runs as a graph */
     bool drawn_there; /* every row's token is in b->best when it has run */
     int32_t rows, samples;
-    int32_t launches[REGION_NODES];
-    double share[REGION_NODES]; /* of its time, if it runs as a graph */
+    int32_t launches[STEP_PLACES];
+    double share[STEP_PLACES]; /* of its time, if it runs as a graph */
     int64_t start_ns;
     char *narrow_host, *wide_host; /* the blocks' mirrors */
     int32_t *best;
@@ -34,7 +34,7 @@ struct inflight {
     struct eager_adjust *adjust;
     struct eager_sampled *sampled; /* [rows] written by the device */
     cudaEvent_t done;
-    cudaEvent_t region_event[REGION_NODES][2]; /* of regions that have slots */
+    cudaEvent_t region_event[STEP_PLACES][2]; /* of a layer of each place */
 };
 
 /* transfer.c: a few KB to or from pinned host memory, on the stream. `early`: they are there

@@ -50,6 +50,23 @@ void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const str
     }
 }
 
+int walk_place(const struct walk *w, enum region r, int32_t layer)
+{
+    return formats_place(w->b->formats, r, layer, w->m);
+}
+
+const struct kernel *walk_kernel(const struct walk *w, enum region r, int32_t layer)
+{
+    return w->choice->kernel[walk_place(w, r, layer)];
+}
+
+bool walk_times(const struct walk *w, enum region r, int32_t layer)
+{
+    int32_t layers = w->b->model->shape.layers;
+    return w->timed &&
+           (region_info(r)->once || layer == formats_middle(w->b->formats, r, layer, w->m, layers));
+}
+
 int32_t walk_width(const struct walk *w, enum region r)
 {
     return r == REGION_HEAD ? w->rows : w->m;
@@ -76,7 +93,7 @@ int launch(struct walk *w, enum primitive p, dim3 grid, int threads, int smem, c
                             .attrs = &edge,
                             .numAttrs = w->b->device.major >= 9};
     void *parameter[] = {(void *)args};
-    w->launches[w->region]++;
+    w->launches[w->place]++;
     CU(cudaLaunchKernelExC(&c, (const void *)w->b->primitive[p], parameter));
     return 0;
 }
@@ -85,6 +102,7 @@ int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t l
 {
     const struct loaded *l = k->backend;
     w->region = r;
+    w->place = walk_place(w, r, layer);
     w->lt = l ? l->lt : NULL;
     if (l && !l->lt && r == REGION_ATTN && !w->decode)
         return eager_attn_beside(w, k, layer, e);
@@ -97,8 +115,8 @@ int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t l
 
 static int mark(const struct walk *w, enum region r, int32_t layer, int end, struct err *e)
 {
-    if (w->timed && (region_info(r)->once || layer == w->timed_layer))
-        CU(cudaEventRecord(w->timed->region_event[r][end], w->stream));
+    if (walk_times(w, r, layer))
+        CU(cudaEventRecord(w->timed->region_event[walk_place(w, r, layer)][end], w->stream));
     return 0;
 }
 
@@ -122,7 +140,7 @@ static int run(void *ctx, const struct plan_node *n, struct err *e)
         return -1;
     if (w->live && hook_before(w, r, layer, e))
         return -1;
-    if (walk_region(w, w->choice->kernel[r], r, layer, e) || mark(w, r, layer, 1, e))
+    if (walk_region(w, walk_kernel(w, r, layer), r, layer, e) || mark(w, r, layer, 1, e))
         return -1;
     return w->live ? hook_after(w, r, layer, e) : 0;
 }

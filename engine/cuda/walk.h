@@ -53,11 +53,11 @@ struct walk {
     void *out16;               /* wide: instead of the backend's q16 or h16, if not NULL */
     const void *next;          /* instead of the weights a later region reads, if not NULL */
     int64_t next_bytes;
-    struct inflight *timed; /* record its region_event around the regions of timed_layer */
-    int32_t timed_layer;
-    int32_t launches[REGION_NODES]; /* so far */
-    enum region region;             /* being walked */
-    const struct lt *lt;            /* whose algorithm its product takes, or NULL */
+    struct inflight *timed;        /* record its region_event around a layer of each place */
+    int32_t launches[STEP_PLACES]; /* so far */
+    enum region region;            /* being walked */
+    int place;                     /* of its layer (formats_place()) */
+    const struct lt *lt;           /* whose algorithm its product takes, or NULL */
 };
 /* A walk over the backend's own buffers. */
 void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const struct step_block *s,
@@ -69,6 +69,11 @@ int launch(struct walk *w, enum primitive p, dim3 grid, int threads, int smem, c
            struct err *e);
 int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
                 struct err *e);
+int walk_place(const struct walk *w, enum region r, int32_t layer);
+/* What the step runs there. */
+const struct kernel *walk_kernel(const struct walk *w, enum region r, int32_t layer);
+/* Whether that is the layer of its place that is timed. */
+bool walk_times(const struct walk *w, enum region r, int32_t layer);
 /* Points a walk over the backend's own buffers at those of the residual stream that r uses. */
 void walk_aim(struct walk *w, enum region r);
 int walk_step(struct walk *w, struct err *e);

@@ -100,8 +100,10 @@ static int cut_open(struct cut *cut, const struct check_device_request *q, struc
         return err_set(err, "a model of this shape cannot be drawn");
     for (int i = 0; i < q->check.captures && q->check.model; i++)
         add_layer(cut, m, q->check.captured[i]->layer);
-    add_layer(cut, m, 0);
-    add_layer(cut, m, m->shape.layers / 2);
+    const struct format_class *formats = q->check.model ? q->check.range.formats : NULL;
+    int32_t layers = class_layers(formats, r, m->shape.layers);
+    add_layer(cut, m, class_layer(formats, 0));
+    add_layer(cut, m, class_layer(formats, layers / 2));
     cut->view = *m;
     cut->view.layer = cut->layer;
     cut->view.shape.layers = cut->layers;
@@ -354,8 +356,10 @@ int check_device(const struct check_device_request *q, struct check_result *resu
             k->captured[k->captures++] = c->captured[i];
     int rc = cut_open(&k->cut, q, err) == 0 ? 0 : 1;
     if (rc == 0) {
-        k->plans = check_plan(&k->cut.view, &c->range, k->captured, k->captures, c->full, c->risk,
-                              k->plan);
+        struct check_range cut = c->range;
+        cut.formats = NULL; /* the layers that are left are all of the slot's */
+        k->plans =
+            check_plan(&k->cut.view, &cut, k->captured, k->captures, c->full, c->risk, k->plan);
         trim(k);
         rc = run_cases(k, spent, err);
     }

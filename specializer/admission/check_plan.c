@@ -22,7 +22,7 @@ struct list {
     struct planned *out;
     int n, limit;
     bool spare;    /* random weights of the head are as many as all layers' together */
-    int32_t layer; /* of the next case with real parameters */
+    int32_t layer; /* of the next case with real parameters, counted among the slot's */
 };
 
 double plan_row_work(const struct model *model, enum region r, int32_t context)
@@ -31,24 +31,13 @@ double plan_row_work(const struct model *model, enum region r, int32_t context)
     return (double)c.flops / 2 + 1;
 }
 
-/* Layers may differ in their formats; a kernel is built for those of the first. */
-static bool same_formats(const struct layer *a, const struct layer *b)
-{
-    return a->wq.type == b->wq.type && a->wk.type == b->wk.type && a->wv.type == b->wv.type &&
-           a->wo.type == b->wo.type && a->gate.type == b->gate.type && a->up.type == b->up.type &&
-           a->down.type == b->down.type;
-}
-
-/* Walks through the layers in large steps, so that few cases see far-apart ones. */
+/* Walks through the slot's layers in large steps, so that few cases see far-apart ones. */
 static int32_t next_layer(struct list *l)
 {
-    int32_t n = l->model->shape.layers, layer = l->layer;
-    for (int32_t tries = 0; tries < n; tries++) {
-        l->layer = (l->layer + n / 3 + 1) % n;
-        if (same_formats(&l->model->layer[0], &l->model->layer[l->layer]))
-            break;
-    }
-    return layer;
+    const struct check_range *range = l->range;
+    int32_t n = class_layers(range->formats, range->region, l->model->shape.layers), at = l->layer;
+    l->layer = (at + n / 3 + 1) % n;
+    return class_layer(range->formats, at);
 }
 
 static void name(struct planned *p)
@@ -68,7 +57,7 @@ static void add(struct list *l, struct case_shape shape, enum fill fill, bool ra
         return;
     struct planned p = {.shape = shape, .fill = fill, .random_params = random_params};
     p.shape.region = l->range->region;
-    p.shape.layer = random_params || region_info(shape.region)->once ? 0 : next_layer(l);
+    p.shape.layer = random_params ? class_layer(l->range->formats, 0) : next_layer(l);
     if (p.shape.sequences < 1)
         p.shape.sequences = 1;
     name(&p);

@@ -14,6 +14,7 @@ enum { PLAN_MAX = 64, PLAN_SHORT = 4, PLAN_SHORT_HEAD = 2 };
 struct check_range {
     enum region region;
     int32_t m_from, m_to, context;
+    const struct format_class *formats; /* of its layers; NULL: all */
 };
 
 struct planned {

@@ -197,6 +197,7 @@ static void stretch(struct forward *f, const struct prompts *p, struct steps ste
 struct candidate_run {
     const struct model *model;
     const char *object;
+    const struct format_class *formats; /* of the layers that it runs in; NULL: all */
     int32_t m;
     bool must_seal;
 };
@@ -209,8 +210,8 @@ static int prepare(const struct candidate_run *run, const struct prompts *p,
     *k = handle ? dlsym(handle, "whet_kernel") : NULL;
     if (!*k)
         return err_set(err, "does not load");
-    return sizes_ask(*k, run->model, p->sequences * p->length, 1, packed_most, run->must_seal,
-                     sizes, err);
+    return sizes_ask(*k, run->model, run->formats, p->sequences * p->length, 1, packed_most,
+                     run->must_seal, sizes, err);
 }
 
 /* Memory is laid out first, by what a sealed child was told; then the process is sealed; only then
@@ -230,7 +231,7 @@ static void child(const struct candidate_run *run, struct prompts *p, char why[W
     struct forward *f = forward_open(run->model, p->sequences, p->length);
     struct steps steps = steps_of(p, run->m);
     stretch(f, p, steps);
-    forward_room(f, k, &sizes);
+    forward_room(f, k, run->formats, &sizes);
     if (!sandbox_enter((struct sandbox){.fd = socket}) && run->must_seal)
         _exit(1);
     forward_use(f, k);
@@ -396,11 +397,11 @@ int end_verdict(enum numerics numerics, enum precision precision, double limit,
     return 0;
 }
 
-int end_check(const struct model *model, const char *object, int32_t m, bool must_seal,
-              enum numerics numerics, const char *references, struct end_result *result,
-              struct err *err)
+int end_check(const struct model *model, const char *object, const struct format_class *formats,
+              int32_t m, bool must_seal, enum numerics numerics, const char *references,
+              struct end_result *result, struct err *err)
 {
-    const struct candidate_run run = {model, object, m, must_seal};
+    const struct candidate_run run = {model, object, formats, m, must_seal};
     double tokens = work_wanted / token_work(model);
     bool lower = numerics_allows(numerics, PRECISION_INT8);
     struct prompts p = {.sequences = lower ? SEQUENCES_LOWER : SEQUENCES, .references = references};

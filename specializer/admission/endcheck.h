@@ -7,6 +7,7 @@
 #ifndef WHET_SPECIALIZER_ADMISSION_ENDCHECK_H
 #define WHET_SPECIALIZER_ADMISSION_ENDCHECK_H
 
+#include "engine/formats.h"
 #include "engine/model.h"
 #include "specializer/admission/comparator.h"
 #include "specializer/candidate/stage.h"
@@ -30,13 +31,14 @@ void end_compare(const float *eager, const float *own, int32_t tokens, int32_t v
 int end_verdict(enum numerics numerics, enum precision precision, double limit,
                 const struct end_result *r, struct err *err);
 
-/* `m` is the slot's: steps have that many tokens as far as the prompt set allows. `must_seal`: call
- * nothing of the object where a process cannot be sealed. `references`: folder of
+/* `formats` and `m` are the slot's: the candidate runs in the layers of that class (NULL: in all),
+ * eager in the others; steps have that many tokens as far as the prompt set allows. `must_seal`:
+ * call nothing of the object where a process cannot be sealed. `references`: folder of
  * reference_cache.h, where eager's run is kept; NULL: nothing is. 0, or -1 with what was over the
  * limit of `numerics`. */
-int end_check(const struct model *model, const char *object, int32_t m, bool must_seal,
-              enum numerics numerics, const char *references, struct end_result *result,
-              struct err *err);
+int end_check(const struct model *model, const char *object, const struct format_class *formats,
+              int32_t m, bool must_seal, enum numerics numerics, const char *references,
+              struct end_result *result, struct err *err);
 
 /* The same for a backend that can check the whole model, in slices on the engine's thread, with
  * c->kernel. */

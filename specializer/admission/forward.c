@@ -14,12 +14,14 @@ struct forward {
     struct plan *plan;
     int32_t sequences, length, seq_pages;
     int32_t m; /* most tokens of a step */
-    const struct cpu_kernel *kernel[REGION_LOCAL];
+    const struct cpu_kernel *eager[REGION_LOCAL];
+    const struct cpu_kernel *kernel; /* of region `own` in the layers of `formats`, or NULL */
+    enum region own;
+    const struct format_class *formats;
     uint32_t whole;     /* spans that run as one kernel */
-    void *(*packed)[3]; /* [layers], of `packs`, in `arena` */
+    void *(*packed)[3]; /* [layers], of `own`, in `arena` */
     char *arena;
-    enum region packs;
-    bool by_rows; /* the kernel of `packs` gets one token at a time */
+    bool by_rows; /* `kernel` gets one token at a time */
     struct team team;
     int64_t scratch_bytes;
     float *x, *y, *q, *a, *h, *cosine, *sine;
@@ -62,7 +64,7 @@ struct forward *forward_open(const struct model *model, int32_t sequences, int32
     f->sequences = sequences;
     f->length = length;
     f->seq_pages = (length + KV_PAGE - 1) / KV_PAGE;
-    f->packs = (enum region)REGION_NODES; /* nothing is packed */
+    f->own = (enum region)REGION_NODES; /* none */
     f->x = floats(m * s->hidden);
     f->y = floats(m * s->hidden);
     f->q = floats(m * width);
@@ -82,9 +84,9 @@ struct forward *forward_open(const struct model *model, int32_t sequences, int32
     f->span = xcalloc((size_t)sequences, sizeof *f->span);
     f->team = (struct team){0, 1, alone_barrier, NULL, NULL};
     for (int r = 0; r < REGION_LOCAL; r++) {
-        f->kernel[r] = eager_cpu((enum region)r);
+        f->eager[r] = eager_cpu((enum region)r);
         for (int32_t i = 1; i <= f->m; i++)
-            grow_scratch(f, f->kernel[r]->scratch_bytes(i, 1));
+            grow_scratch(f, f->eager[r]->scratch_bytes(i, 1));
     }
     return f;
 }
@@ -104,14 +106,17 @@ void forward_close(struct forward *f)
     free(f);
 }
 
-void forward_room(struct forward *f, const struct cpu_kernel *k, const struct kernel_sizes *sizes)
+void forward_room(struct forward *f, const struct cpu_kernel *k, const struct format_class *formats,
+                  const struct kernel_sizes *sizes)
 {
     enum region r = (enum region)k->region;
-    f->packs = r;
+    f->own = r;
+    f->formats = formats;
     f->packed = xcalloc((size_t)f->model->shape.layers, sizeof *f->packed);
     char *at = f->arena = xaligned((size_t)sizes->packed_total + 64);
-    for (int32_t l = 0; l < region_runs(r, f->model->shape.layers); l++)
+    for (int32_t n = 0; n < class_layers(formats, r, f->model->shape.layers); n++)
         for (int i = 0; i < 3; i++) {
+            int32_t l = class_layer(formats, n);
             f->packed[l][i] = sizes->packed[l][i] > 0 ? at : NULL;
             at += sizes_lines(sizes->packed[l][i]);
         }
@@ -126,15 +131,16 @@ void forward_by_rows(struct forward *f)
 void forward_use(struct forward *f, const struct cpu_kernel *k)
 {
     enum region r = (enum region)k->region;
-    for (int32_t l = 0; l < region_runs(r, f->model->shape.layers); l++) {
+    for (int32_t n = 0; n < class_layers(f->formats, r, f->model->shape.layers); n++) {
+        int32_t l = class_layer(f->formats, n);
         union region_args a;
         struct weight *w[3];
         bind_layer(f->model, r, l, &a);
-        for (int i = 0, n = bind_weights(&a, r, w); i < n; i++)
+        for (int i = 0, weights = bind_weights(&a, r, w); i < weights; i++)
             if (f->packed[l][i])
                 k->pack(w[i], f->packed[l][i], 0, w[i]->rows);
     }
-    f->kernel[r] = k;
+    f->kernel = k;
     if (region_info(r)->parts)
         f->whole |= 1u << r;
 }
@@ -145,14 +151,20 @@ struct walk {
     bool stretch; /* one layer of those that follow each other with weights of the same formats */
 };
 
+/* Whether the node is one of those that run the kernel of forward_use(). */
+static bool is_own(const struct forward *f, const struct plan_node *n)
+{
+    return f->kernel && n->region == f->own && class_has(f->formats, n->layer);
+}
+
 static void run_node(struct forward *f, const struct step_memory *s, const struct plan_node *n)
 {
     union region_args a;
     struct weight *w[3];
     bind_node(f->model, s, n, &a);
-    for (int i = 0, k = bind_weights(&a, n->region, w); n->region == f->packs && i < k; i++)
+    for (int i = 0, k = bind_weights(&a, n->region, w); is_own(f, n) && i < k; i++)
         w[i]->packed = f->packed[n->layer][i];
-    f->kernel[n->region]->run(&a, &f->team);
+    (is_own(f, n) ? f->kernel : f->eager[n->region])->run(&a, &f->team);
 }
 
 /* What a step of token `i` alone would find, and where it would leave its results. */
@@ -207,7 +219,7 @@ static int run(void *ctx, const struct plan_node *n, struct err *e)
     (void)e;
     if (walk->stretch && like_the_layer_before(f->model, n))
         return 0;
-    if (n->region != f->packs || !f->by_rows) {
+    if (!is_own(f, n) || !f->by_rows) {
         run_node(f, &walk->memory, n);
         return 0;
     }

@@ -8,6 +8,7 @@
 #define WHET_SPECIALIZER_ADMISSION_FORWARD_H
 
 #include "engine/cpu/sizes.h"
+#include "engine/formats.h"
 #include "engine/model.h"
 
 struct forward;
@@ -16,10 +17,12 @@ struct forward;
 struct forward *forward_open(const struct model *model, int32_t sequences, int32_t length);
 void forward_close(struct forward *f);
 
-/* Memory for forward_use(): everything that `k` will need. Calls nothing of it. */
-void forward_room(struct forward *f, const struct cpu_kernel *k, const struct kernel_sizes *sizes);
-/* From now on region `k->region` runs `k` with its packed weights, which are made here. Allocates
- * nothing. */
+/* Memory for forward_use(): everything that `k` will need in the layers of `formats`, which outlive
+ * `f`; NULL: in all. Calls nothing of it. */
+void forward_room(struct forward *f, const struct cpu_kernel *k, const struct format_class *formats,
+                  const struct kernel_sizes *sizes);
+/* From now on region `k->region` runs `k` in these layers, and eager in the others. Its packed
+ * weights are made here. Allocates nothing. */
 void forward_use(struct forward *f, const struct cpu_kernel *k);
 
 /* The kernel of forward_use() gets a step's tokens one by one, each as in a step of its own: with

@@ -81,6 +81,7 @@ struct capture *capture_seeded(const struct model *model, const struct slot *slo
     struct random r = {seed};
     int64_t width = (int64_t)s->heads * s->head_dim;
     c->region = slot->region;
+    c->layer = slot_layer(slot);
     c->m = slot->m < s->max_context ? slot->m : s->max_context;
     if (c->region != REGION_ATTN && c->region != REGION_EMBED)
         c->x = normals(&r, (int64_t)c->m * s->hidden);

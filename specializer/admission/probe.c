@@ -48,9 +48,17 @@ enum precision probe_precision(const struct stage_env *env, const struct candida
     struct facts f;
     if (c->bit_equal || !c->template)
         return PRECISION_F32;
-    facts_fill(&f, env->model, c->slot->region, c->slot->m, env->numerics);
+    facts_slot(&f, env->model, c->slot, env->numerics);
     enum precision p = (enum precision)c->template->precision(&c->point, &f);
     return numerics_allows(env->numerics, p) ? p : PRECISION_F32;
+}
+
+/* Of a model by name whose layers differ, the one format that the device keeps of the slot's. */
+static enum dtype drawn_type(const struct model *m, const struct slot *s)
+{
+    bool named = m->path && strncmp(m->path, "random:", strlen("random:")) == 0;
+    enum dtype more, t = named ? model_random_type(m->path, &more) : DTYPE_BF16;
+    return named && t == more ? t : device_type(m, s->region, slot_layer(s), s->m);
 }
 
 static void fill_request(const struct stage_env *env, const struct candidate *c,
@@ -69,6 +77,8 @@ static void fill_request(const struct stage_env *env, const struct candidate *c,
     q->m_to = s->m;
     q->m_from = s->m_index > 0 ? m_bucket[s->m_index - 1] + 1 : 1;
     q->context = s->region != REGION_ATTN ? 0 : s->context < most ? s->context : most;
+    q->layer = slot_layer(s);
+    q->drawn = drawn_type(env->model, s);
     q->threads = team_size(env->config);
     q->numerics = env->numerics;
     q->precision = probe_precision(env, c);

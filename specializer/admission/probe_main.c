@@ -35,9 +35,10 @@ static const double error_factor = 2; /* times eager's own distance to the oracl
 /* What one process keeps between requests. */
 struct examiner {
     struct model *model;
-    char *path;                  /* of `model`, */
-    int32_t ranks;               /* which is a part if so many compute it */
-    struct drawn_model drawn[2]; /* the second for heads */
+    char *path;                   /* of `model`, */
+    int32_t ranks;                /* which is a part if so many compute it */
+    struct format_class *formats; /* of the layers that the kernel is for; NULL: all */
+    struct drawn_model drawn[2];  /* the second for heads */
     const struct backend_ops *ops;
     struct device_session *session;
     struct device_slices slices;
@@ -82,7 +83,7 @@ static int check_on_device(struct examiner *x, const struct probe_request *q,
         return 1;
     struct check_device_request d = {.check = *check,
                                      .shape = q->shape,
-                                     .type = *q->model ? model_random_type(q->model) : DTYPE_BF16,
+                                     .type = q->drawn,
                                      .own_formats = q->own_formats,
                                      .device = x->ops->probe,
                                      .session = x->session,
@@ -102,7 +103,7 @@ static int run_check(struct examiner *x, const struct probe_request *q, const st
     struct check_request check = {
         .model = model,
         .object = q->object,
-        .range = {q->region, q->m_from, q->m_to, q->context},
+        .range = {q->region, q->m_from, q->m_to, q->context, x->formats},
         .threads = q->threads,
         .ranks = q->ranks,
         .full = q->depth == PROBE_FULL || q->depth == PROBE_WHOLE,
@@ -158,6 +159,20 @@ static bool drawn(const struct probe_request *q)
            (!*q->model || strncmp(q->model, "random:", strlen("random:")) == 0);
 }
 
+/* Nothing is known of the layers where weights are drawn: all of them are then. */
+static int find_layers(struct examiner *x, const struct probe_request *q, const struct model *model,
+                       struct err *err)
+{
+    free(x->formats);
+    x->formats = NULL;
+    if (!model)
+        return 0;
+    if (q->layer >= model->shape.layers)
+        return err_set(err, "the request names layer %d of %d", q->layer, model->shape.layers);
+    x->formats = class_of_layer(model, q->machine, q->region, q->layer, q->m_to);
+    return 0;
+}
+
 static void examine(struct examiner *x, const struct probe_request *q, const struct model *model,
                     struct capture *const *captured, struct probe_answer *a)
 {
@@ -170,7 +185,8 @@ static void examine(struct examiner *x, const struct probe_request *q, const str
         error(a, &err);
     bool local = q->region != REGION_REDUCE; /* else a rank's logits say nothing of it */
     if (local && (q->depth == PROBE_END || (q->depth == PROBE_WHOLE && rc == 0)) &&
-        end_check(model, q->object, q->m_to, q->text, q->numerics, kept_in(q), &end, &err) != 0)
+        end_check(model, q->object, x->formats, q->m_to, q->text, q->numerics, kept_in(q), &end,
+                  &err) != 0)
         refuse(a, "end", &err);
     a->kl = isfinite(end.kl) ? end.kl : 1e9;
     a->top1 = end.top1;
@@ -220,7 +236,8 @@ static void answer(struct examiner *x, const struct probe_request *q, struct pro
     struct capture *captured[PROBE_CAPTURES_MAX] = {0};
     struct err err = {""};
     const struct model *model = model_for(x, q, &err);
-    if ((!model && !drawn(q)) || load_captures(q, captured, &err) != 0)
+    if ((!model && !drawn(q)) || find_layers(x, q, model, &err) != 0 ||
+        load_captures(q, captured, &err) != 0)
         error(a, &err);
     else
         examine(x, q, model, captured, a);
@@ -350,6 +367,7 @@ int probe_main(int argc, char **argv)
     if (device)
         _exit(rc); /* as above */
     model_close(x.model);
+    free(x.formats);
     free(x.path);
     return rc;
 }

@@ -15,6 +15,7 @@
 
 #include "config/safe_path.h"
 #include "engine/plan.h"
+#include "engine/quant.h"
 
 enum { REQUEST_MAX = 1 << 20 };
 static const char *const precision_text[PRECISION_COUNT] = {"f32", "bf16", "int8", "e4m3"};
@@ -111,6 +112,8 @@ int probe_request_write(const struct probe_request *q, const char *path, struct 
     cJSON_AddNumberToObject(j, "m_from", q->m_from);
     cJSON_AddNumberToObject(j, "m_to", q->m_to);
     cJSON_AddNumberToObject(j, "context", q->context);
+    cJSON_AddNumberToObject(j, "layer", q->layer);
+    cJSON_AddStringToObject(j, "drawn", dtype_name(q->drawn));
     cJSON_AddNumberToObject(j, "threads", q->threads);
     cJSON_AddNumberToObject(j, "risk", q->risk);
     cJSON_AddBoolToObject(j, "text", q->text);
@@ -163,6 +166,18 @@ static bool int_of(const cJSON *j, const char *name, double lo, double hi, int32
     return true;
 }
 
+static bool read_drawn(const cJSON *j, enum dtype *out)
+{
+    const char *name = string_of(j, "drawn");
+    *out = DTYPE_BF16;
+    for (int t = 0; name && t < DTYPE_COUNT; t++)
+        if (strcmp(name, dtype_name((enum dtype)t)) == 0) {
+            *out = (enum dtype)t;
+            return true;
+        }
+    return !name;
+}
+
 static const char *read_captures(struct probe_request *q, const cJSON *j)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(j, "captures"), *item;
@@ -211,6 +226,11 @@ static const char *read_fields(struct probe_request *q, const cJSON *j)
         return "m_from";
     if (!int_of(j, "context", r == REGION_ATTN, 1 << 24, &q->context))
         return "context";
+    q->layer = 0; /* this and the next where a person does not say */
+    if (cJSON_HasObjectItem(j, "layer") && !int_of(j, "layer", 0, 1 << 16, &q->layer))
+        return "layer";
+    if (!read_drawn(j, &q->drawn))
+        return "drawn";
     if (!int_of(j, "threads", 1, 1024, &q->threads))
         return "threads";
     if (!int_of(j, "risk", 0, 255, &q->risk))

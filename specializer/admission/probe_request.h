@@ -22,6 +22,8 @@ struct probe_request {
     int32_t captures;
     enum region region;
     int32_t m_from, m_to, context; /* what the slot serves; context 0 unless attn */
+    int32_t layer;                 /* one that it is for: its format class is the slot's */
+    enum dtype drawn;              /* MACHINE_CUDA: what weights are drawn in where they are */
     int32_t threads;
     enum numerics numerics;
     enum precision precision;

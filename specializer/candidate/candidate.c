@@ -14,11 +14,34 @@
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
+/* Which layers have which formats, where they differ in a region: what whole steps gain by a kernel
+ * depends on how many layers run it. */
+static void layers_text(const struct model *m, char *out, size_t n)
+{
+    uint64_t h = HASH_START;
+    bool mixed = false;
+    out[0] = 0;
+    for (int r = 0; r < REGION_COUNT; r++) {
+        for (int32_t l = 0; l < m->shape.layers; l++) {
+            enum dtype first[3], own[3];
+            int formats = region_formats(m, (enum region)r, 0, first);
+            region_formats(m, (enum region)r, l, own);
+            for (int i = 0; i < formats; i++) {
+                int32_t type = (int32_t)own[i];
+                h = hash_bytes(h, &type, sizeof type);
+                mixed |= own[i] != first[i];
+            }
+        }
+    }
+    if (mixed)
+        snprintf(out, n, " formats=%016llx", (unsigned long long)h);
+}
+
 char *model_shape_text(const struct model *m)
 {
     const struct model_shape *s = &m->shape;
     struct facts f;
-    char types[128], ranks[24] = "";
+    char types[128], ranks[24] = "", layers[32];
     size_t at = 0;
     for (int r = 0; r < REGION_COUNT; r++) {
         facts_fill(&f, m, (enum region)r, 1, NUMERICS_TOLERANCE);
@@ -27,10 +50,11 @@ char *model_shape_text(const struct model *m)
     }
     if (m->shard.world > 1) /* less was proved, and of sums the number counts (docs/scaling.md) */
         snprintf(ranks, sizeof ranks, " ranks=%d", m->shard.world);
+    layers_text(m, layers, sizeof layers);
     return xasprintf("arch=%d layers=%d hidden=%d heads=%d/%d dim=%d ffn=%d vocab=%d interleaved=%d"
-                     " bias=%d qk_norm=%d types=%s%s",
+                     " bias=%d qk_norm=%d types=%s%s%s",
                      s->arch, s->layers, s->hidden, s->heads, s->kv_heads, s->head_dim, s->ffn,
-                     f.VOCAB, s->rope_interleaved, f.HAS_BIAS, f.HAS_QK_NORM, types, ranks);
+                     f.VOCAB, s->rope_interleaved, f.HAS_BIAS, f.HAS_QK_NORM, types, ranks, layers);
 }
 
 void key_parts_fill(struct key_parts *k, const char *device, const char *compiler,

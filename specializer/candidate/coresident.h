@@ -12,13 +12,13 @@
 #include "engine/dispatch.h"
 
 /* Every slot of an M bucket fits. */
-enum { CORESIDENTS_MOST = REGION_NODES + CONTEXT_BUCKETS };
+enum { CORESIDENTS_MOST = REGION_NODES * FORMAT_CLASSES + CONTEXT_BUCKETS };
 
 /* Those that are not eager, in the order of the dispatch table. */
 struct coresidents {
     int32_t n;
     struct coresident {
-        char slot[24];
+        char slot[40];
         char key[9]; /* the beginning of the kernel's id */
     } kernel[CORESIDENTS_MOST];
 };

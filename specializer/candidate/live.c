@@ -28,13 +28,15 @@ bool live_broken(const struct stage_env *env, struct candidate *c, enum stage st
     return why != NULL;
 }
 
-/* Steps that ran the region of `slot`, in whichever slot. */
+/* Steps that ran the region of `slot`, in whichever slot. A step runs a slot of every format class:
+ * the first one counts for all. */
 static uint64_t region_steps(const struct stage_env *env, const struct slot *slot)
 {
+    const struct formats *formats = dispatch_formats(env->dispatch);
     uint64_t all = 0;
     for (int i = 0; i < dispatch_slots(env->dispatch); i++) {
         const struct slot *s = dispatch_slot_at(env->dispatch, i);
-        if (s->region == slot->region)
+        if (s->region == slot->region && s->formats == formats_class(formats, s->region, s->m, 0))
             all += atomic_load_explicit(&s->counters.steps, memory_order_relaxed);
     }
     return all;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* slot_list.c - see slot_list.h.
  *
- * A name is a slot's ("mlp_in/m1") or a region's ("mlp_in"), which stands for all slots of it. The
- * slots of a dispatch table are the same for every model, so a list can be checked before one is
- * there: a misspelt name is an error at start, not a search that never begins.
+ * A name is a slot's ("mlp_in/m1") or a region's ("mlp_in"), which stands for all slots of it.
+ * Where a region has format classes, the former stands for those of all of them, and
+ * "mlp_in/m1/q6_k" for one. But for that the slots of a dispatch table are the same for every
+ * model, so a list can be checked before one is there: a misspelt name is an error at start, not a
+ * search that never begins.
  */
 #include "specializer/candidate/slot_list.h"
 
@@ -32,7 +34,7 @@ bool slot_list_has(const char *list, const struct slot *slot)
     bool empty = true;
     while (next_name(&list, name)) {
         empty = false;
-        if (strcmp(name, slot->name) == 0 || strcmp(name, region_name(slot->region)) == 0)
+        if (slot_named(slot, name) || strcmp(name, region_name(slot->region)) == 0)
             return true;
     }
     return empty;
@@ -44,9 +46,7 @@ int slot_list_check(const char *list, struct err *err)
     char name[NAME_MOST];
     bool known = true;
     while (known && next_name(&list, name)) {
-        known = false;
-        for (int i = 0; i < dispatch_slots(d) && !known; i++)
-            known = slot_list_has(name, dispatch_slot_at(d, i));
+        known = region_parse(name) >= 0 || dispatch_find_plain(d, name) != NULL;
     }
     dispatch_close(d);
     return known ? 0 : err_set(err, "specializer.slots: no slot or region is called \"%s\"", name);

@@ -104,74 +104,50 @@ bool template_start(const struct template *t, const struct facts *f, struct poin
 
 /* ---- facts ---------------------------------------------------------------------------------- */
 
-/* The one type of a weight in all layers, or DTYPE_COUNT. `at` is its place in struct layer. */
-static int32_t layer_type(const struct model *m, size_t at)
+/* Layers of a region: all of them, or a format class. */
+struct layers_of {
+    const struct model *model;
+    enum region region;
+    const struct format_class *formats;
+    int32_t n;
+};
+
+/* The one format in which a GPU's steps of up to `tokens` read the region's matrix in these layers,
+ * or DTYPE_COUNT. */
+static int32_t kept_type(const struct layers_of *l, int tokens)
 {
     int32_t type = -1;
-    for (int l = 0; l < m->shape.layers; l++) {
-        const struct weight *w = (const struct weight *)((const char *)&m->layer[l] + at);
-        if (type >= 0 && w->type != type)
+    for (int32_t i = 0; i < l->n; i++) {
+        int32_t layer = class_layer(l->formats, i);
+        int32_t t = (int32_t)device_type(l->model, l->region, layer, tokens);
+        if (type >= 0 && t != type)
             return DTYPE_COUNT;
-        type = w->type;
+        type = t;
     }
     return type;
 }
 
-/* The one format in which a GPU's steps of up to `tokens` read the region's matrix in all layers,
- * or DTYPE_COUNT. */
-static int32_t kept_type(const struct model *m, enum region region, int tokens)
+/* The one type that each matrix has in these layers, or DTYPE_COUNT; those that a region has not
+ * are called like its first. */
+static void fill_types(struct facts *f, const struct layers_of *l)
 {
-    int32_t type = (int32_t)device_type(m, region, 0, tokens);
-    for (int32_t l = 1; l < m->shape.layers && !region_info(region)->once; l++)
-        if ((int32_t)device_type(m, region, l, tokens) != type)
-            return DTYPE_COUNT;
-    return type;
-}
-
-static void fill_types(struct facts *f, const struct model *m, enum region region)
-{
-    int32_t t[3] = {DTYPE_F32, -1, -1};
-#define LAYER_TYPE(member) layer_type(m, offsetof(struct layer, member))
-    switch (region) {
-    case REGION_EMBED:
-        t[0] = m->embed.type;
-        break;
-    case REGION_ATTN_IN:
-        t[0] = LAYER_TYPE(wq);
-        t[1] = LAYER_TYPE(wk);
-        t[2] = LAYER_TYPE(wv);
-        break;
-    case REGION_ATTN_OUT:
-        t[0] = LAYER_TYPE(wo);
-        break;
-    case REGION_MLP_IN:
-        t[0] = LAYER_TYPE(gate);
-        t[1] = LAYER_TYPE(up);
-        break;
-    case REGION_MLP_OUT:
-        t[0] = LAYER_TYPE(down);
-        break;
-    case REGION_HEAD:
-        t[0] = m->head.type;
-        break;
-    case REGION_MLP:
-        t[0] = LAYER_TYPE(gate);
-        t[1] = LAYER_TYPE(up);
-        t[2] = LAYER_TYPE(down);
-        break;
-    case REGION_ATTN:
-    case REGION_REDUCE:
-        break;
+    int32_t type[3] = {DTYPE_F32, DTYPE_F32, DTYPE_F32};
+    for (int32_t i = 0; i < l->n; i++) {
+        enum dtype t[3];
+        int n = region_formats(l->model, l->region, class_layer(l->formats, i), t);
+        for (int k = 0; k < 3 && n > 0; k++) {
+            int32_t own = (int32_t)(k < n ? t[k] : t[0]);
+            type[k] = i == 0 || type[k] == own ? own : DTYPE_COUNT;
+        }
     }
-#undef LAYER_TYPE
-    f->WTYPE = t[0];
-    f->WTYPE_2 = t[1] < 0 ? t[0] : t[1];
-    f->WTYPE_3 = t[2] < 0 ? t[0] : t[2];
+    f->WTYPE = type[0];
+    f->WTYPE_2 = type[1];
+    f->WTYPE_3 = type[2];
 }
 
-void facts_fill(struct facts *f, const struct model *model, enum region region, int m,
-                enum numerics numerics)
+static void fill(struct facts *f, const struct layers_of *l, int m, enum numerics numerics)
 {
+    const struct model *model = l->model;
     const struct model_shape *s = &model->shape;
     const struct isa_facts *cpu = isa_facts();
     *f = (struct facts){
@@ -184,7 +160,7 @@ void facts_fill(struct facts *f, const struct model *model, enum region region, 
         .HAS_I8MM = cpu->HAS_I8MM,
         .POLICY_REDUCED = numerics_allows(numerics, PRECISION_INT8),
         .POLICY_FP8 = numerics_allows(numerics, PRECISION_E4M3),
-        .REGION = (int32_t)region,
+        .REGION = (int32_t)l->region,
         .M_MAX = m,
         .HIDDEN = s->hidden,
         .HEADS = s->heads,
@@ -196,8 +172,23 @@ void facts_fill(struct facts *f, const struct model *model, enum region region, 
         .HAS_QK_NORM = model->layer[0].q_norm != NULL,
         .ROPE_INTERLEAVED = s->rope_interleaved,
     };
-    fill_types(f, model, region);
-    f->device_type = kept_type(model, region, m);
+    fill_types(f, l);
+    f->device_type = kept_type(l, m);
+}
+
+void facts_fill(struct facts *f, const struct model *model, enum region region, int m,
+                enum numerics numerics)
+{
+    struct layers_of l = {model, region, NULL, class_layers(NULL, region, model->shape.layers)};
+    fill(f, &l, m, numerics);
+}
+
+void facts_slot(struct facts *f, const struct model *model, const struct slot *slot,
+                enum numerics numerics)
+{
+    struct layers_of l = {model, slot->region, slot->formats,
+                          class_layers(slot->formats, slot->region, model->shape.layers)};
+    fill(f, &l, slot->m, numerics);
 }
 
 void facts_machine(struct facts *f, const struct machine *machine)

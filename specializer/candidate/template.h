@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/dispatch.h"
 #include "engine/model.h"
 #include "engine/plan.h"
 #include "specializer/candidate/numerics.h"
@@ -93,8 +94,11 @@ const char *template_illegal(const struct template *t, const struct point *p,
                              const struct facts *f);
 
 /* Facts of a region of `model` at up to `m` tokens on this machine. A weight whose type differs
- * between layers has type DTYPE_COUNT, which no template takes. */
+ * between layers has type DTYPE_COUNT, which no template takes; facts_slot() are those of the
+ * layers that the slot is for, which have one. */
 void facts_fill(struct facts *f, const struct model *model, enum region region, int m,
+                enum numerics numerics);
+void facts_slot(struct facts *f, const struct model *model, const struct slot *slot,
                 enum numerics numerics);
 /* Makes them facts of `machine` instead of this CPU; nothing if it is a CPU. */
 void facts_machine(struct facts *f, const struct machine *machine);

@@ -418,7 +418,7 @@ static void fleet_free(struct fleet *f)
 }
 
 struct fleet *fleet_open(const struct config *c, struct store *store, const char *env,
-                         const char *device, atomic_bool *imported)
+                         const char *device, const struct dispatch *slots, atomic_bool *imported)
 {
     if (!c->specializer_fleet || !c->specializer_fleet[0])
         return NULL;
@@ -428,7 +428,7 @@ struct fleet *fleet_open(const struct config *c, struct store *store, const char
     f->imported = imported;
     f->address = (struct fleet_address){c->specializer_fleet, c->specializer_fleet_key_file};
     f->texts = strcmp(c->specializer_agentic, "on") == 0;
-    f->slots = dispatch_open_names();
+    f->slots = dispatch_copy_names(slots);
     f->rows = xcalloc((size_t)dispatch_slots(f->slots), sizeof *f->rows);
     f->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     f->backoff_s = 1;

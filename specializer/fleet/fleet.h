@@ -25,10 +25,11 @@ struct fleet;
 
 /* -1 when specializer.fleet is set and cannot be used. */
 int fleet_check(const struct config *c, struct err *err);
-/* Begins: NULL if specializer.fleet is empty. `env` and `device` as in key_parts; the store must
- * outlive it. `imported` is set when a text of others came into the store. */
+/* Begins: NULL if specializer.fleet is empty. `env` and `device` as in key_parts; `slots` are
+ * those that rows are of; the store must outlive it. `imported` is set when a text of others came
+ * into the store. */
 struct fleet *fleet_open(const struct config *c, struct store *store, const char *env,
-                         const char *device, atomic_bool *imported);
+                         const char *device, const struct dispatch *slots, atomic_bool *imported);
 /* Waits two seconds at most for its thread; one that is still in the system's resolver then is left
  * to end by itself. NULL is fine, here and below. */
 void fleet_close(struct fleet *f);

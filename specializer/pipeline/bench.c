@@ -51,14 +51,14 @@ static struct region_cost cost_of(const struct model *model, const struct captur
 }
 
 static double least_seconds(const struct stage_env *env, const struct region_cost *cost,
-                            enum region region)
+                            const struct slot *slot)
 {
     const int64_t bytes = (int64_t)machine_weight_bytes(env->machine, cost);
     if (target_of(env->machine->kind)
             ->bandwidth_uncached) /* its read peak is over all weights: no cache in it */
         return bound_seconds(env->machine, cost, bytes * env->model->shape.layers / 8,
                              env->machine->read_bandwidth);
-    return bound_seconds(env->machine, cost, bytes * region_runs(region, env->model->shape.layers),
+    return bound_seconds(env->machine, cost, bytes * slot_runs(slot, env->model->shape.layers),
                          env->cache_bandwidth);
 }
 
@@ -179,7 +179,7 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
     double wanted = kind == BENCH_QUICK ? 0 : env->config->specializer_min_gain;
     int most = pairs[analyses - 1];
     struct region_cost cost = cost_of(env->model, inputs);
-    double least_s = least_seconds(env, &cost, inputs->region);
+    double least_s = least_seconds(env, &cost, c->slot);
     struct bench_job job = {.slot = c->slot, .a = incumbent, .b = c->kernel, .inputs = inputs};
     job.a_ns = xcalloc((size_t)most, sizeof *job.a_ns);
     job.b_ns = xcalloc((size_t)most, sizeof *job.b_ns);

@@ -239,7 +239,7 @@ static double promised(const struct canary_trial *t, const struct cell *x, doubl
         const struct evidence *e = &t->c[i]->evidence;
         if (!(x->members >> i & 1))
             continue;
-        double runs = region_runs(t->c[i]->slot->region, t->env->model->shape.layers);
+        double runs = slot_runs(t->c[i]->slot, t->env->model->shape.layers);
         double share = step_s > 0 ? fmin(1, runs * e->incumbent_s / step_s) : 0;
         sum += share * e->bench.low / (1 + fmax(e->bench.low, 0));
     }

@@ -19,6 +19,7 @@ enum stage_result load_run(const struct stage_env *env, struct store *marks, str
         .path = c->object,
         .entry = "whet_kernel",
         .region = c->slot->region,
+        .formats = c->slot->formats,
         .origin = c->origin,
         .id = c->key,
         .name = c->name,

@@ -38,6 +38,8 @@ struct row {
     int origin;
     enum region region;
     int32_t m, context;
+    bool typed;      /* its slot is a format class's, */
+    int32_t type[3]; /* which is of these; else the origin's */
     double speed;
     const struct template *template;
     struct point point;
@@ -164,7 +166,7 @@ static int read_weights(struct origin_lines *o, const char *line, struct err *er
     return 0;
 }
 
-/* "head/m1", "attn/m1/c256". */
+/* "head/m1", "attn/m1/c256", "mlp_out/m1/q6_k". */
 static int read_slot(const char *slot, struct row *row, struct err *err)
 {
     char region[24];
@@ -173,6 +175,16 @@ static int read_slot(const char *slot, struct row *row, struct err *err)
     int r = n >= 2 ? region_parse(region) : -1;
     if (r < 0 || m < 1 || context < 0)
         return err_set(err, "\"%s\" is no slot", slot);
+    const char *formats = strchr(strchr(slot, '/') + 1, '/');
+    if (formats && n == 2) {
+        enum dtype type[3] = {0};
+        int types = formats_parse((enum region)r, formats + 1, type);
+        if (types == 0)
+            return err_set(err, "\"%s\" is no slot", slot);
+        for (int i = 0; i < 3; i++)
+            row->type[i] = (int32_t)type[i < types ? i : 0];
+        row->typed = true;
+    }
     row->region = (enum region)r;
     row->m = m;
     row->context = context;
@@ -313,10 +325,10 @@ static double shape_distance(enum region r, const struct facts *a, const struct 
     }
 }
 
-static bool same_formats(const struct origin_lines *o, enum region r, const struct facts *f)
+static bool same_formats(const struct origin_lines *o, const struct row *row, const struct facts *f)
 {
-    const int32_t *type = o->type[r];
-    return !has_weights(r) ||
+    const int32_t *type = row->typed ? row->type : o->type[row->region];
+    return !has_weights(row->region) ||
            (type[0] == f->WTYPE && type[1] == f->WTYPE_2 && type[2] == f->WTYPE_3);
 }
 
@@ -342,8 +354,8 @@ static double distance_of(const struct known *k, const struct row *row,
     const struct origin_lines *o = k->origin[row->origin];
     const struct facts *f = slot->facts;
     if (o->kind != facts_kind(f) || !target_of(o->kind)->known_by_distance ||
-        (int32_t)row->region != f->REGION || strcmp(o->isa, isa) != 0 ||
-        !same_formats(o, row->region, f) || other_precision(o, slot))
+        (int32_t)row->region != f->REGION || strcmp(o->isa, isa) != 0 || !same_formats(o, row, f) ||
+        other_precision(o, slot))
         return HUGE_VAL;
     double wide = shape_distance(row->region, &o->shape, f) + doublings(o->threads, slot->threads) +
                   doublings(row->context, slot->context);

@@ -52,13 +52,11 @@ static struct left *in_all(const struct import *m)
     return &m->left[dispatch_slots(m->slots)];
 }
 
-/* Index of a slot's name, -1: there is no such slot. */
+/* Index of a slot's name, which all format classes of it have, -1: there is no such slot. */
 static int slot_index(const struct import *m, const char *name)
 {
-    for (int i = 0; i < dispatch_slots(m->slots); i++)
-        if (strcmp(dispatch_slot_at(m->slots, i)->name, name) == 0)
-            return i;
-    return -1;
+    const struct slot *s = dispatch_find_plain(m->slots, name);
+    return s ? (int)(s - dispatch_slot_at(m->slots, 0)) : -1;
 }
 
 static void add_left(struct import *m, int slot, struct left more)
@@ -127,6 +125,7 @@ static void say_refused(struct import *m, const char *slot, const char *what, co
 
 static int import_kernel(struct import *m, const cJSON *row, int slot, struct err *err)
 {
+    const char *name = row_text(row, "slot");
     const struct slot *of = dispatch_slot_at(m->slots, slot);
     const struct template *t = template_find(row_text(row, "template"));
     struct point point;
@@ -135,10 +134,10 @@ static int import_kernel(struct import *m, const cJSON *row, int slot, struct er
         point_parse(t, row_text(row, "knobs"), &point, NULL) != 0)
         return 0;
     point_text(t, &point, r.knobs, sizeof r.knobs);
-    hash_hex(hash_text(hash_text(hash_text(HASH_START, of->name), t->id), r.knobs), r.key);
+    hash_hex(hash_text(hash_text(hash_text(HASH_START, name), t->id), r.knobs), r.key);
     int known =
         is_there(m->s, "SELECT 1 FROM candidate WHERE key=?1 AND env=?2 AND slot=?3 LIMIT 1", r.key,
-                 ENV_IMPORTED, of->name, err);
+                 ENV_IMPORTED, name, err);
     if (known != 0)
         return known;
     if (!has_room(m, slot, (struct left){.kernels = 1})) {
@@ -146,7 +145,7 @@ static int import_kernel(struct import *m, const cJSON *row, int slot, struct er
         return 0;
     }
     snprintf(r.env, sizeof r.env, "%s", ENV_IMPORTED);
-    snprintf(r.slot, sizeof r.slot, "%s", of->name);
+    snprintf(r.slot, sizeof r.slot, "%s", name);
     snprintf(r.template, sizeof r.template, "%s", t->id);
     snprintf(r.name, sizeof r.name, "%s (imported)", t->id);
     if (store_move_row(m->s, &r, LIFE_PROPOSED, "imported", m->who, err) != 0)
@@ -155,10 +154,10 @@ static int import_kernel(struct import *m, const cJSON *row, int slot, struct er
     return 1;
 }
 
-static int keep_text(struct import *m, const struct template *t, int slot, struct agent_node *n,
-                     struct err *err)
+static int keep_text(struct import *m, const struct template *t, int slot, const char *name,
+                     struct agent_node *n, struct err *err)
 {
-    const char *name = dispatch_slot_at(m->slots, slot)->name, *env = imported_texts(t->machine);
+    const char *env = imported_texts(t->machine);
     struct left more = {.texts = 1, .bytes = (int64_t)strlen(n->text)};
     int known =
         is_there(m->s, "SELECT 1 FROM agent_node WHERE source=?1 AND env=?2 AND slot=?3 LIMIT 1",
@@ -180,6 +179,7 @@ static int keep_text(struct import *m, const struct template *t, int slot, struc
 
 static int import_text(struct import *m, const cJSON *row, int slot, struct err *err)
 {
+    const char *name = row_text(row, "slot");
     const struct slot *of = dispatch_slot_at(m->slots, slot);
     const struct template *t = agent_template_find(row_text(row, "template"));
     const cJSON *agent = cJSON_GetObjectItemCaseSensitive(row, "agent");
@@ -188,14 +188,14 @@ static int import_text(struct import *m, const cJSON *row, int slot, struct err 
     if (!t || !row_text(agent, "text")[0])
         return 0;
     if (t->region != of->region) {
-        say_refused(m, of->name, t->id, "it is of another region than the slot");
+        say_refused(m, name, t->id, "it is of another region than the slot");
         return 0;
     }
     if (import_node(t, agent, &n, &why) != 0) {
-        say_refused(m, of->name, t->id, why.msg);
+        say_refused(m, name, t->id, why.msg);
         return 0;
     }
-    int r = keep_text(m, t, slot, &n, err);
+    int r = keep_text(m, t, slot, name, &n, err);
     tree_node_free(&n);
     return r;
 }

@@ -122,7 +122,7 @@ static void beside(struct rig *r, const char *name, const struct kernel *k, int3
                    int32_t length)
 {
     static struct made_step b;
-    struct slot *slot = dispatch_slot(r->d, REGION_ATTN, m, CONTEXT);
+    struct slot *slot = dispatch_slot(r->d, REGION_ATTN, 0, m, CONTEXT);
     char what[80];
     decodes(&b, m, r->model->shape.vocab);
     add(&b, m, 0, length, r->model->shape.vocab);
@@ -156,7 +156,7 @@ static void hundred(struct rig *r, const char *name)
 {
     static const char *const ids[] = {"attn_mma", "attn_even"};
     enum { M = 100 };
-    struct slot *slot = dispatch_slot(r->d, REGION_ATTN, M, CONTEXT);
+    struct slot *slot = dispatch_slot(r->d, REGION_ATTN, 0, M, CONTEXT);
     static struct made_step b;
     uint32_t seed = 11;
     char what[80];
@@ -198,7 +198,7 @@ static void many(struct rig *r, const char *name, int32_t m)
 {
     static struct made_step b;
     static const char *const ids[] = {"attn_decode", "attn_mma"};
-    struct slot *slot = dispatch_slot(r->d, REGION_ATTN, m, CONTEXT);
+    struct slot *slot = dispatch_slot(r->d, REGION_ATTN, 0, m, CONTEXT);
     const struct kernel *kernel[KERNELS];
     float *first[KERNELS] = {NULL};
     uint32_t seed = 7 * (uint32_t)m;

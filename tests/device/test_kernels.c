@@ -220,7 +220,7 @@ void test_kernels(void)
         o.region = REGION_MLP_IN;
         check(!r.ops->load(r.b, &o, &e) && strstr(e.msg, "computes region"), false,
               "a kernel of another region is refused: %s", e.msg);
-        struct slot *slot = dispatch_slot(r.d, REGION_MLP_OUT, 8, 21);
+        struct slot *slot = dispatch_slot(r.d, REGION_MLP_OUT, 0, 8, 21);
         if (good && bad && none) {
             swaps(&r, &s, slot, good);
             hooks(&r, &s, slot, good, bad, &c);

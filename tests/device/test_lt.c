@@ -124,7 +124,7 @@ static void bench(struct rig *r, struct slot *slot, const struct kernel *k, cons
 static void live(struct rig *r, struct wide *s, enum region region, const struct kernel *k)
 {
     static float eager[4096], other[4096];
-    struct slot *slot = dispatch_slot(r->d, region, TOKENS, TOKENS);
+    struct slot *slot = dispatch_slot(r->d, region, 0, TOKENS, TOKENS);
     struct capture c = {0};
     struct hook copy = {.kind = HOOK_CAPTURE, .slot = slot, .every = 1, .left = 1, .capture = &c};
     check(slot->m == WIDE && r->ops->hook(r->b, &copy) == 0, false, "%s takes a hook", slot->name);
@@ -173,7 +173,7 @@ static bool was_graph(const struct rig *r)
 static void comes_again(struct rig *r, struct wide *s)
 {
     static float uncaptured[4096], graph[4096];
-    struct slot *slot = dispatch_slot(r->d, REGION_MLP_IN, TOKENS, TOKENS);
+    struct slot *slot = dispatch_slot(r->d, REGION_MLP_IN, 0, TOKENS, TOKENS);
     int steps = 0;
     do
         run(r, s, graph);
@@ -206,7 +206,7 @@ static void checked(struct rig *r, enum region region, int32_t m, const struct k
 {
     enum { ROWS = 2, POSITIONS = 8 };
     bool prompt = m > NARROW;
-    struct model_check x = {.slot = dispatch_slot(r->d, region, m, m),
+    struct model_check x = {.slot = dispatch_slot(r->d, region, 0, m, m),
                             .kernel = k,
                             .prompt = prompt,
                             .m = m,
@@ -349,7 +349,7 @@ static void captures_of_decodes(struct rig *r, const char *path)
     s.step.context = 1;
     s.row = SEQUENCES - 1;
     for (int i = 0; i < 4; i++) {
-        struct slot *slot = dispatch_slot(r->d, products[i], SEQUENCES, 1);
+        struct slot *slot = dispatch_slot(r->d, products[i], 0, SEQUENCES, 1);
         struct capture c = {0};
         struct hook copy = {
             .kind = HOOK_CAPTURE, .slot = slot, .every = 1, .left = 1, .capture = &c};

@@ -169,7 +169,7 @@ static void batch_of(struct rig *r, struct starts *starts, const char *name, int
         const struct kernel *k = starts_load(starts, r, (enum region)g, m);
         if (!k)
             continue;
-        dispatch_publish(r->d, dispatch_slot(r->d, (enum region)g, m, CONTEXT), k);
+        dispatch_publish(r->d, dispatch_slot(r->d, (enum region)g, 0, m, CONTEXT), k);
         timed(r, &b, other, &longest); /* the swap is in here */
         double us = timed(r, &b, other, &unused), d = logits_difference(other, eager, n);
         check(d < 0.03, true,

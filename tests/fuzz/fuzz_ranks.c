@@ -78,6 +78,7 @@ static void read_kernel(const struct link_message *m)
     if (wire_read_kernel(m->data, m->n, &k, &bytes, NULL) != 0)
         return;
     demand(k.number > 0 && k.region >= 0 && k.region < REGION_NODES);
+    demand(k.layer >= 0 && k.layers >= 0);
     demand(strlen(k.id) < sizeof k.id && strlen(k.name) < sizeof k.name);
     demand(strlen(k.entry) < sizeof k.entry && strlen(k.path) < sizeof k.path);
     demand(bytes ? bytes + k.bytes == m->data + m->n : k.path[0] != 0);

@@ -64,7 +64,7 @@ static void check_kernel(void *ctx, const struct record *r)
     const struct template *t = template_find(r->template);
     check_hash(r->key);
     demand(strcmp(r->env, ENV_IMPORTED) == 0 && r->state == LIFE_PROPOSED && !r->object_key[0]);
-    demand(t && dispatch_find(slots, r->slot) && point_parse(t, r->knobs, &p, NULL) == 0);
+    demand(t && dispatch_find_plain(slots, r->slot) && point_parse(t, r->knobs, &p, NULL) == 0);
     ++*(int *)ctx;
 }
 

@@ -81,7 +81,7 @@ static int works_open(struct works *w, const char *model, struct err *err)
     const struct kernel *eager[REGION_COUNT];
     for (int r = 0; r < REGION_COUNT; r++)
         eager[r] = &w->eager;
-    w->dispatch = dispatch_open(eager);
+    w->dispatch = dispatch_open(eager, NULL);
     cost_open(&w->cost, &w->machine, 2);
     return 0;
 }

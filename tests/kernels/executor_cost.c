@@ -77,7 +77,7 @@ static int measure(struct backend *b, struct dispatch *d, const struct model *m,
     c.x = xcalloc((size_t)(tokens * s->hidden), sizeof *c.x);
     c.in = xcalloc((size_t)(tokens * cols), sizeof *c.in);
     struct kernel *in = load(b, r, false), *out = in ? load(b, r, true) : NULL;
-    struct bench_job job = {.slot = dispatch_slot(d, r, tokens, tokens),
+    struct bench_job job = {.slot = dispatch_slot(d, r, 0, tokens, tokens),
                             .a = in,
                             .b = out,
                             .inputs = &c,
@@ -125,7 +125,7 @@ int main(int argc, char **argv)
     }
     for (int r = 0; r < REGION_COUNT; r++)
         eager[r] = backend_cpu.eager(b, (enum region)r);
-    struct dispatch *d = dispatch_open(eager);
+    struct dispatch *d = dispatch_open(eager, NULL);
     backend_cpu.set_dispatch(b, d);
     puts("| region   | tokens | in the server, us | in an executor, us | difference, us |");
     puts("|---|---:|---:|---:|---:|");

@@ -61,7 +61,7 @@ static int measure(struct world *w, int steps)
 {
     static const char *const name[] = {"eager", "in the server", "in an executor"};
     double *us[3];
-    struct slot *slot = dispatch_slot(w->d, w->region, 1, CONTEXT);
+    struct slot *slot = dispatch_slot(w->d, w->region, 0, 1, CONTEXT);
     for (int i = 0; i < 3; i++)
         us[i] = xcalloc((size_t)steps + BLOCK, sizeof *us[i]);
     for (int at = 0; at < steps; at += BLOCK)
@@ -118,7 +118,7 @@ int main(int argc, char **argv)
     }
     for (int r = 0; r < REGION_COUNT; r++)
         eager[r] = backend_cpu.eager(w.b, (enum region)r);
-    w.d = dispatch_open(eager);
+    w.d = dispatch_open(eager, NULL);
     backend_cpu.set_dispatch(w.b, w.d);
     struct kernel *in = load(w.b, w.region, argv[2], false);
     struct kernel *out = load(w.b, w.region, argv[2], true);
@@ -127,7 +127,7 @@ int main(int argc, char **argv)
     w.way[2] = out;
     int steps = argc > 4 ? atoi(argv[4]) / BLOCK * BLOCK : 400;
     int rc = in && out && steps > 0 ? measure(&w, steps) : -1;
-    dispatch_publish(w.d, dispatch_slot(w.d, w.region, 1, CONTEXT), eager[w.region]);
+    dispatch_publish(w.d, dispatch_slot(w.d, w.region, 0, 1, CONTEXT), eager[w.region]);
     backend_cpu.unload(w.b, out);
     backend_cpu.unload(w.b, in);
     dispatch_close(w.d);

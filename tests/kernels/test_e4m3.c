@@ -131,7 +131,7 @@ static void replace(struct forward *f)
         if (rounding.regions >> r & 1) {
             kernels[r] = *eager_cpu((enum region)r);
             kernels[r].run = run[r];
-            f->kernel[r] = &kernels[r];
+            f->eager[r] = &kernels[r];
         }
 }
 

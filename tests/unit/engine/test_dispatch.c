@@ -15,7 +15,7 @@ static struct dispatch *open_table(void)
         eager[r].region = (enum region)r;
         k[r] = &eager[r];
     }
-    return dispatch_open(k);
+    return dispatch_open(k, NULL);
 }
 
 static void every_slot_starts_with_its_regions_eager_kernel(void **state)
@@ -35,12 +35,12 @@ static void a_size_goes_to_the_smallest_bucket_that_holds_it(void **state)
 {
     (void)state;
     struct dispatch *d = open_table();
-    assert_string_equal(dispatch_slot(d, REGION_MLP_IN, 1, 99)->name, "mlp_in/m1");
-    assert_string_equal(dispatch_slot(d, REGION_MLP_IN, 5, 99)->name, "mlp_in/m6");
-    assert_string_equal(dispatch_slot(d, REGION_HEAD, 65, 99)->name, "head/m128");
-    assert_string_equal(dispatch_slot(d, REGION_ATTN, 1, 256)->name, "attn/m1/c256");
-    assert_string_equal(dispatch_slot(d, REGION_ATTN, 8, 257)->name, "attn/m8/c512");
-    assert_string_equal(dispatch_slot(d, REGION_ATTN, 9999, 999999)->name, "attn/m2048/c131072");
+    assert_string_equal(dispatch_slot(d, REGION_MLP_IN, 0, 1, 99)->name, "mlp_in/m1");
+    assert_string_equal(dispatch_slot(d, REGION_MLP_IN, 0, 5, 99)->name, "mlp_in/m6");
+    assert_string_equal(dispatch_slot(d, REGION_HEAD, 0, 65, 99)->name, "head/m128");
+    assert_string_equal(dispatch_slot(d, REGION_ATTN, 0, 1, 256)->name, "attn/m1/c256");
+    assert_string_equal(dispatch_slot(d, REGION_ATTN, 0, 8, 257)->name, "attn/m8/c512");
+    assert_string_equal(dispatch_slot(d, REGION_ATTN, 0, 9999, 999999)->name, "attn/m2048/c131072");
     assert_null(dispatch_find(d, "mlp_in/m5"));
     dispatch_close(d);
 }
@@ -53,14 +53,14 @@ static void spans_have_slots_for_few_tokens_where_they_are_asked_for(void **stat
     struct dispatch *plain = open_table();
     for (int r = 0; r < REGION_NODES; r++)
         k[r] = &own[r];
-    struct dispatch *d = dispatch_open_spans(k);
-    struct slot *s = dispatch_slot(d, REGION_MLP, 3, 99);
+    struct dispatch *d = dispatch_open_spans(k, NULL);
+    struct slot *s = dispatch_slot(d, REGION_MLP, 0, 3, 99);
     assert_string_equal(s->name, "mlp/m3");
     assert_ptr_equal(s->eager, &own[REGION_MLP]);
-    assert_ptr_equal(dispatch_find(d, "mlp/m16"), dispatch_slot(d, REGION_MLP, 13, 0));
-    assert_null(dispatch_slot(d, REGION_MLP, 17, 0));
+    assert_ptr_equal(dispatch_find(d, "mlp/m16"), dispatch_slot(d, REGION_MLP, 0, 13, 0));
+    assert_null(dispatch_slot(d, REGION_MLP, 0, 17, 0));
     assert_null(dispatch_find(d, "mlp/m24"));
-    assert_null(dispatch_slot(plain, REGION_MLP, 1, 0));
+    assert_null(dispatch_slot(plain, REGION_MLP, 0, 1, 0));
     assert_null(dispatch_find(plain, "mlp/m1"));
     const struct overrides parts = {1, {{s, s->eager}}};
     assert_int_equal(dispatch_whole(d, 3, NULL), 0); /* eager is its parts */
@@ -82,14 +82,14 @@ static void reduce_has_slots_where_there_are_several_ranks(void **state)
     struct dispatch *plain = open_table(), *names = dispatch_open_names();
     for (int r = 0; r < REGION_NODES; r++)
         k[r] = &own[r];
-    struct dispatch *d = dispatch_open_ranks(k);
+    struct dispatch *d = dispatch_open_ranks(k, NULL);
     assert_int_equal(dispatch_slots(d), dispatch_slots(plain) + M_BUCKETS);
-    struct slot *s = dispatch_slot(d, REGION_REDUCE, 5, 9999);
+    struct slot *s = dispatch_slot(d, REGION_REDUCE, 0, 5, 9999);
     assert_string_equal(s->name, "reduce/m6");
     assert_ptr_equal(s->eager, &own[REGION_REDUCE]);
     assert_ptr_equal(dispatch_find(d, "reduce/m6"), s);
     assert_null(dispatch_find(d, "mlp/m1"));
-    assert_null(dispatch_slot(plain, REGION_REDUCE, 5, 0));
+    assert_null(dispatch_slot(plain, REGION_REDUCE, 0, 5, 0));
     assert_non_null(dispatch_find(names, "reduce/m2048"));
     assert_non_null(dispatch_find(names, "mlp/m16"));
     dispatch_close(names);
@@ -102,7 +102,7 @@ static void a_replaced_kernel_is_free_after_the_next_boundary(void **state)
     (void)state;
     struct dispatch *d = open_table();
     struct kernel k = {.id = "0123456789abcdef", .region = REGION_MLP_IN};
-    struct slot *s = dispatch_slot(d, REGION_MLP_IN, 1, 0);
+    struct slot *s = dispatch_slot(d, REGION_MLP_IN, 0, 1, 0);
     dispatch_boundary(d, false); /* a step is under way from here */
     int64_t epoch = dispatch_publish(d, s, &k);
     assert_ptr_equal(atomic_load(&s->kernel), &k);
@@ -120,7 +120,7 @@ static void where_steps_overlap_a_kernel_is_out_of_use_one_boundary_later(void *
 {
     (void)state;
     struct dispatch *d = open_table();
-    struct slot *s = dispatch_slot(d, REGION_MLP_IN, 1, 0);
+    struct slot *s = dispatch_slot(d, REGION_MLP_IN, 0, 1, 0);
     dispatch_pipelined(d);
     dispatch_boundary(d, false); /* step 1 begins */
     int64_t epoch = dispatch_publish(d, s, s->eager);
@@ -137,7 +137,7 @@ static void the_same_kernel_again_is_no_swap(void **state)
     (void)state;
     struct dispatch *d = open_table();
     struct kernel k = {.id = "0123456789abcdef", .region = REGION_MLP_IN};
-    struct slot *s = dispatch_slot(d, REGION_MLP_IN, 1, 0);
+    struct slot *s = dispatch_slot(d, REGION_MLP_IN, 0, 1, 0);
     dispatch_boundary(d, false);
     dispatch_publish(d, s, &k);
     assert_int_equal(dispatch_swaps(d), 1);
@@ -175,12 +175,12 @@ static void the_fingerprint_tells_the_active_set(void **state)
     struct kernel k = {.id = "0123456789abcdef", .region = REGION_MLP_IN};
     char none[9], one[9], other[9], back[9];
     dispatch_fingerprint(d, none);
-    dispatch_publish(d, dispatch_slot(d, REGION_MLP_IN, 1, 0), &k);
+    dispatch_publish(d, dispatch_slot(d, REGION_MLP_IN, 0, 1, 0), &k);
     dispatch_fingerprint(d, one);
-    dispatch_publish(d, dispatch_slot(d, REGION_MLP_IN, 2, 0), &k);
+    dispatch_publish(d, dispatch_slot(d, REGION_MLP_IN, 0, 2, 0), &k);
     dispatch_fingerprint(d, other);
-    dispatch_publish(d, dispatch_slot(d, REGION_MLP_IN, 1, 0), &eager[REGION_MLP_IN]);
-    dispatch_publish(d, dispatch_slot(d, REGION_MLP_IN, 2, 0), &eager[REGION_MLP_IN]);
+    dispatch_publish(d, dispatch_slot(d, REGION_MLP_IN, 0, 1, 0), &eager[REGION_MLP_IN]);
+    dispatch_publish(d, dispatch_slot(d, REGION_MLP_IN, 0, 2, 0), &eager[REGION_MLP_IN]);
     dispatch_fingerprint(d, back);
     assert_string_equal(none, back);
     assert_string_not_equal(none, one);
@@ -242,9 +242,63 @@ static void a_latched_table_is_what_steps_run_until_it_is_latched_again(void **s
     dispatch_close(d);
 }
 
+/* Layers 1 and 3 of four have ffn_down in q6_k, and there are no spans of it and its neighbour. */
+static void each_format_class_has_slots_of_its_own(void **state)
+{
+    (void)state;
+    struct layer layer[4];
+    struct model m = {.shape = {.layers = 4}, .layer = layer};
+    for (int i = 0; i < 4; i++) {
+        memset(&layer[i], 0, sizeof layer[i]);
+        layer[i].down =
+            (struct weight){.rows = 256, .cols = 256, .type = i % 2 ? DTYPE_Q6_K : DTYPE_Q4_K};
+    }
+    const struct kernel *k[REGION_LOCAL];
+    struct kernel none[REGION_LOCAL] = {{.id = "eager"}}, fast = {.id = "fast"};
+    for (int r = 0; r < REGION_LOCAL; r++)
+        k[r] = &none[r];
+    struct dispatch *plain = dispatch_open(k, NULL), *names = dispatch_open_names();
+    struct dispatch *d = dispatch_open_spans(k, formats_open(&m, MACHINE_CPU));
+    assert_int_equal(dispatch_slots(d), dispatch_slots(plain) + M_BUCKETS);
+    struct slot *odd = dispatch_slot(d, REGION_MLP_OUT, 3, 1, 99),
+                *even = dispatch_slot(d, REGION_MLP_OUT, 2, 1, 99);
+    assert_string_equal(odd->name, "mlp_out/m1/q6_k");
+    assert_string_equal(even->name, "mlp_out/m1/q4_k");
+    assert_string_equal(dispatch_slot(d, REGION_MLP_IN, 3, 1, 99)->name, "mlp_in/m1");
+    assert_ptr_equal(dispatch_slot(d, REGION_MLP_OUT, 1, 1, 0), odd);
+    assert_ptr_equal(dispatch_slot_of_place(d, slot_place(dispatch_formats(d), odd), 1, 0), odd);
+    assert_null(dispatch_slot_of_place(d, FORMAT_CLASSES * REGION_NODES + REGION_MLP_OUT, 1, 0));
+    assert_null(dispatch_slot(d, REGION_MLP, 0, 1, 0));
+    assert_null(dispatch_find(d, "mlp/m1"));
+    assert_null(dispatch_find(d, "mlp_out/m1"));
+    assert_ptr_equal(dispatch_find(d, "mlp_out/m1/q6_k"), odd);
+    assert_int_equal(slot_runs(odd, 4), 2);
+    assert_int_equal(slot_layer(odd), 1);
+    assert_int_equal(slot_runs(dispatch_find(d, "mlp_in/m1"), 4), 4);
+    assert_true(slot_named(odd, "mlp_out/m1/q6_k") && slot_named(odd, "mlp_out/m1"));
+    assert_false(slot_named(odd, "mlp_out/m1/q4_k") || slot_named(odd, "mlp_out/m"));
+    assert_true(slot_kin(odd, dispatch_find(d, "mlp_out/m2/q6_k")));
+    assert_false(slot_kin(odd, even));
+    dispatch_publish(d, odd, &fast);
+    assert_ptr_equal(slot_kernel(even), &none[REGION_MLP_OUT]);
+    /* In a table of names, its bucket in any model. */
+    assert_string_equal(dispatch_find_plain(names, "mlp_out/m1/q6_k")->name, "mlp_out/m1");
+    assert_string_equal(dispatch_find_plain(names, "attn/m1/c256")->name, "attn/m1/c256");
+    assert_null(dispatch_find_plain(names, "mlp_out/m1/q6_k-q6_k"));
+    assert_null(dispatch_find_plain(names, "mlp_out/m5/q6_k"));
+    assert_null(dispatch_find_plain(names, "head/m1/q6_k"));
+    struct dispatch *copy = dispatch_copy_names(d);
+    dispatch_close(d);
+    assert_non_null(dispatch_find(copy, "mlp_out/m1/q6_k"));
+    dispatch_close(copy);
+    dispatch_close(names);
+    dispatch_close(plain);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_format_class_has_slots_of_its_own),
         cmocka_unit_test(every_slot_starts_with_its_regions_eager_kernel),
         cmocka_unit_test(a_size_goes_to_the_smallest_bucket_that_holds_it),
         cmocka_unit_test(reduce_has_slots_where_there_are_several_ranks),

@@ -400,9 +400,26 @@ static void a_random_model_may_have_a_format(void **state)
     assert_int_equal(m->layer[0].wq.type, DTYPE_Q8_0);
     assert_string_equal(m->path, "random:tiny:q8_0");
     model_close(m);
-    assert_int_equal(model_random_type("random:tiny"), DTYPE_BF16);
-    assert_int_equal(model_random_type("random:tiny:Q4_K"), DTYPE_Q4_K);
-    assert_int_equal(model_random_type("random:tiny:q9"), DTYPE_COUNT);
+    m = model_open("random:tiny:q4_0+q8_0", true, NULL, NULL, &err);
+    assert_non_null(m);
+    for (int i = 0; i < 2; i++) { /* the last of eight layers and more, of two the second */
+        assert_int_equal(m->layer[i].down.type, i ? DTYPE_Q8_0 : DTYPE_Q4_0);
+        assert_int_equal(m->layer[i].wv.type, i ? DTYPE_Q8_0 : DTYPE_Q4_0);
+        assert_int_equal(m->layer[i].wk.type, DTYPE_Q4_0);
+        assert_int_equal(m->layer[i].gate.type, DTYPE_Q4_0);
+    }
+    assert_int_equal(m->embed.type, DTYPE_Q4_0);
+    model_close(m);
+    enum dtype more;
+    assert_int_equal(model_random_type("random:tiny", &more), DTYPE_BF16);
+    assert_int_equal(more, DTYPE_BF16);
+    assert_int_equal(model_random_type("random:tiny:Q4_K", &more), DTYPE_Q4_K);
+    assert_int_equal(more, DTYPE_Q4_K);
+    assert_int_equal(model_random_type("random:tiny/2:q4_k+Q6_K", &more), DTYPE_Q4_K);
+    assert_int_equal(more, DTYPE_Q6_K);
+    assert_int_equal(model_random_type("random:tiny:q9", &more), DTYPE_COUNT);
+    assert_int_equal(model_random_type("random:tiny:q4_k+q9", &more), DTYPE_COUNT);
+    assert_int_equal(model_random_type("random:tiny:q4_k+", &more), DTYPE_COUNT);
     assert_null(model_open("random:tiny:q9", true, NULL, NULL, &err));
     assert_non_null(strstr(err.msg, "random:tiny:q9: the format after the name is not known"));
     for (int t = 0; t < DTYPE_COUNT; t++)

@@ -187,7 +187,7 @@ static int follow(struct err *e)
     struct ranks_order o;
     int32_t in_slot = 0;
     int rc = open_world(&self->o, self->other_shape, &r, &c, e);
-    struct loader *l = rc == 0 ? loader_open(r, &ops, NULL, e) : NULL;
+    struct loader *l = rc == 0 ? loader_open(r, &ops, NULL, NULL, e) : NULL;
     while (rc == 0 && (rc = ranks_next(r, &limits, &o, e)) > ORDER_END) {
         if (rc == ORDER_LOAD)
             asked_for(r, l, &o);

@@ -208,6 +208,8 @@ static void a_kernel_comes_with_its_bytes_or_with_its_path(void **state)
     assert_kernel_refused(&bad, sizeof k, "a text without an end");
     bad = k, bad.region = REGION_NODES;
     assert_kernel_refused(&bad, sizeof k, "of region 9");
+    bad = k, bad.layers = -1;
+    assert_kernel_refused(&bad, sizeof k, "kernel 3");
     bad = k, bad.number = 0;
     assert_kernel_refused(&bad, sizeof k, "kernel 0");
     free(data);

@@ -332,7 +332,8 @@ static void engine_tosses_a_coin_for_the_canary(void **state)
     struct kernel candidate = {
         .id = "0123456789abcdef", .region = REGION_MLP_IN, .origin = ORIGIN_TEMPLATE};
     struct canary canary = {
-        .candidates = {1, {{dispatch_slot(engine_dispatch(e), REGION_MLP_IN, 1, 0), &candidate}}},
+        .candidates = {1,
+                       {{dispatch_slot(engine_dispatch(e), REGION_MLP_IN, 0, 1, 0), &candidate}}},
         .cell = {1},
         .cells = 1,
         .seed = 9,
@@ -377,12 +378,12 @@ static void a_canary_of_several_counts_the_steps_of_each_cell(void **state)
     struct kernel k = {.id = "0123456789abcdef", .origin = ORIGIN_TEMPLATE};
     struct dispatch *d = engine_dispatch(e);
     struct canary canary = {.candidates = {6,
-                                           {{dispatch_slot(d, REGION_MLP_IN, 1, 0), &k},
-                                            {dispatch_slot(d, REGION_ATTN, 1, 1), &k},
-                                            {dispatch_slot(d, REGION_HEAD, 1, 0), &k},
-                                            {dispatch_slot(d, REGION_MLP_IN, 14, 0), &k},
-                                            {dispatch_slot(d, REGION_MLP_OUT, 2, 0), &k},
-                                            {dispatch_slot(d, REGION_MLP_IN, 3, 0), &k}}},
+                                           {{dispatch_slot(d, REGION_MLP_IN, 0, 1, 0), &k},
+                                            {dispatch_slot(d, REGION_ATTN, 0, 1, 1), &k},
+                                            {dispatch_slot(d, REGION_HEAD, 0, 1, 0), &k},
+                                            {dispatch_slot(d, REGION_MLP_IN, 0, 14, 0), &k},
+                                            {dispatch_slot(d, REGION_MLP_OUT, 0, 2, 0), &k},
+                                            {dispatch_slot(d, REGION_MLP_IN, 0, 3, 0), &k}}},
                             .cell = {7, 8, 48},
                             .cells = 3,
                             .seed = 9,
@@ -422,7 +423,8 @@ static void steps_that_had_to_do_without_a_graph_are_no_samples(void **state)
     struct client *c = clients(1);
     struct kernel candidate = {.id = "0123456789abcdef", .region = REGION_MLP_IN};
     struct canary canary = {
-        .candidates = {1, {{dispatch_slot(engine_dispatch(e), REGION_MLP_IN, 1, 0), &candidate}}},
+        .candidates = {1,
+                       {{dispatch_slot(engine_dispatch(e), REGION_MLP_IN, 0, 1, 0), &candidate}}},
         .cell = {1},
         .cells = 1,
         .seed = 9,
@@ -451,7 +453,7 @@ static void engine_drops_a_candidate_that_fails_a_step(void **state)
     struct client *c = clients(1);
     struct kernel candidate = {.id = "0123456789abcdef", .region = REGION_HEAD};
     struct canary canary = {
-        .candidates = {1, {{dispatch_slot(engine_dispatch(e), REGION_HEAD, 1, 0), &candidate}}},
+        .candidates = {1, {{dispatch_slot(engine_dispatch(e), REGION_HEAD, 0, 1, 0), &candidate}}},
         .cell = {1},
         .cells = 1,
         .seed = 9,

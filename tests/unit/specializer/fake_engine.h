@@ -188,7 +188,8 @@ static void *fake_traffic(void *unused)
         if (live)
             fake_capture_now();
         for (int i = 0; live && i < 2; i++) {
-            struct slot *s = dispatch_slot(fake.dispatch, i ? REGION_HEAD : REGION_MLP_OUT, 1, 1);
+            struct slot *s =
+                dispatch_slot(fake.dispatch, i ? REGION_HEAD : REGION_MLP_OUT, 0, 1, 1);
             const struct kernel *k = atomic_load(&s->kernel);
             const char *slowed = atomic_load(&fake.slowed);
             uint64_t ns = slowed && strcmp(k->id, slowed) == 0 ? 1000000
@@ -240,7 +241,7 @@ static int fake_open(void)
         fake.eager[r] = (struct kernel){.id = "eager", .name = "eager", .region = (enum region)r};
         table[r] = &fake.eager[r];
     }
-    fake.dispatch = dispatch_open(table);
+    fake.dispatch = dispatch_open(table, NULL);
     atomic_store(&fake.live, true);
     atomic_store(&fake.compiler, true);
     return fake_begin_traffic();

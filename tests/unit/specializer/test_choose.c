@@ -22,7 +22,7 @@ static int open_world(void **state)
     const struct kernel *table[REGION_NODES];
     for (int r = 0; r < REGION_NODES; r++)
         table[r] = &w->eager[r];
-    w->dispatch = dispatch_open_spans(table);
+    w->dispatch = dispatch_open_spans(table, NULL);
     w->s.env.machine = &w->machine;
     w->s.strategy = &strategy_template;
     w->s.slot_searches = dispatch_slots(w->dispatch);

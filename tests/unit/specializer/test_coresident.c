@@ -20,7 +20,7 @@ static int open_world(void **state)
     for (int r = 0; r < REGION_COUNT; r++)
         table[r] = &w->eager[r];
     w->fast = (struct kernel){.id = "0123456789abcdef", .origin = ORIGIN_TEMPLATE};
-    w->dispatch = dispatch_open(table);
+    w->dispatch = dispatch_open(table, NULL);
     w->s.config = &w->config;
     w->s.strategy = &strategy_template;
     w->s.slot_searches = dispatch_slots(w->dispatch);

@@ -50,7 +50,7 @@ static void open_world(struct world *w)
         eager[r] = (struct kernel){.id = "eager", .region = (enum region)r};
         table[r] = &eager[r];
     }
-    w->d = dispatch_open_spans(table);
+    w->d = dispatch_open_spans(table, NULL);
     observe_open(&w->o, w->d, model, &machine);
 }
 
@@ -63,7 +63,7 @@ static void close_world(struct world *w)
 /* `runs` runs of `ns` each with one token; returns the slot's index. */
 static int run(struct world *w, enum region r, int m, uint64_t runs, uint64_t ns)
 {
-    struct slot *s = dispatch_slot(w->d, r, m, 16);
+    struct slot *s = dispatch_slot(w->d, r, 0, m, 16);
     s->counters.runs += runs;
     s->counters.steps += runs;
     s->counters.tokens += runs * (uint64_t)m;

@@ -141,11 +141,11 @@ static void swap_once(char *const object[MS], const int m[MS])
         k[i] = ops->load(backend, &o, &err);
         if (!k[i])
             fail_msg("%s", err.msg);
-        dispatch_publish(d, dispatch_slot(d, REGION_MLP_OUT, m[i], 0), k[i]);
+        dispatch_publish(d, dispatch_slot(d, REGION_MLP_OUT, 0, m[i], 0), k[i]);
     }
     usleep(3000);
     for (int i = 0; i < MS; i++) {
-        struct slot *s = dispatch_slot(d, REGION_MLP_OUT, m[i], 0);
+        struct slot *s = dispatch_slot(d, REGION_MLP_OUT, 0, m[i], 0);
         epoch = dispatch_publish(d, s, s->eager);
     }
     while (!dispatch_passed(d, epoch))
@@ -200,7 +200,7 @@ static void texts_survive_swaps_under_load(void **state)
         assert_int_equal(client[i].changed, 0);
     }
     assert_true(rounds >= CLIENTS);
-    struct slot *s = dispatch_slot(engine_dispatch(engine), REGION_MLP_OUT, 1, 0);
+    struct slot *s = dispatch_slot(engine_dispatch(engine), REGION_MLP_OUT, 0, 1, 0);
     assert_ptr_equal(atomic_load(&s->kernel), s->eager);
     engine_stop(engine);
     for (int i = 0; i < MS; i++) {

@@ -40,10 +40,10 @@ static int open_world(void **state)
     for (int r = 0; r < REGION_COUNT; r++)
         table[r] = &w->eager[r];
     w->model = model_random(&shape, DTYPE_F32, 1);
-    w->dispatch = dispatch_open(table);
+    w->dispatch = dispatch_open(table, NULL);
     for (int i = 0; i < SLOTS; i++) {
         w->slot[i] = w->order[i] =
-            dispatch_slot(w->dispatch, region[i % REGIONS], m[i / REGIONS], 512);
+            dispatch_slot(w->dispatch, region[i % REGIONS], 0, m[i / REGIONS], 512);
     }
     *state = w;
     return 0;
@@ -85,12 +85,14 @@ static void the_largest_regions_of_all_sizes_come_first(void **state)
 static void shares_of_a_step_add_up_and_attention_grows_with_context(void **state)
 {
     struct world *w = *state;
-    double sum = order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_EMBED, 8, 512));
+    double sum =
+        order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_EMBED, 0, 8, 512));
     for (int i = REGIONS; i < 2 * REGIONS; i++)
         sum += order_share(w->model, &machine, w->slot[i]);
     assert_float_equal(sum, 1, 1e-9);
-    assert_true(order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_ATTN, 8, 256)) <
-                order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_ATTN, 8, 1024)));
+    assert_true(
+        order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_ATTN, 0, 8, 256)) <
+        order_share(w->model, &machine, dispatch_slot(w->dispatch, REGION_ATTN, 0, 8, 1024)));
 }
 
 /* Whole steps judge the others beside it. */
@@ -108,7 +110,7 @@ static void on_a_gpu_attention_comes_first(void **state)
 static void steps_are_replayed_beside_attention_that_is_searched(void **state)
 {
     struct world *w = *state;
-    const struct slot *longer = dispatch_slot(w->dispatch, REGION_ATTN, 8, 2048);
+    const struct slot *longer = dispatch_slot(w->dispatch, REGION_ATTN, 0, 8, 2048);
     const struct slot *some[] = {w->slot[0], w->slot[REGIONS], w->slot[REGIONS + 1], longer};
     const struct slot *slot = w->slot[REGIONS]; /* attn_in/m8, which comes with attn/m8/c512 */
     assert_int_equal(order_context(some, 4, slot, 4096, 0), 512);
@@ -131,9 +133,31 @@ static void equals_stay_as_they_were_given(void **state)
     assert_ptr_equal(order[2], &twin[1]);
 }
 
+/* Two classes of mlp_out share what the region is of a step, by their layers and bytes. */
+static void classes_have_the_share_of_their_layers(void **state)
+{
+    const struct world *w = *state;
+    const struct kernel *table[REGION_COUNT];
+    struct model *mixed = model_random_mixed(&w->model->shape, DTYPE_BF16, DTYPE_F32, 1);
+    for (int r = 0; r < REGION_COUNT; r++)
+        table[r] = &w->eager[r];
+    struct dispatch *d = dispatch_open(table, formats_open(mixed, MACHINE_CPU));
+    double bf16 = order_share(mixed, &machine, dispatch_find(d, "mlp_out/m1/bf16")),
+           f32 = order_share(mixed, &machine, dispatch_find(d, "mlp_out/m1/f32"));
+    /* Of eight layers the first, the last and two between have more bits, twice as many. */
+    assert_true(f32 / bf16 > 1.9 && f32 / bf16 < 2.1);
+    double all = bf16 + f32, in = order_share(mixed, &machine, dispatch_find(d, "mlp_in/m1"));
+    /* Gate and up in bf16 are 2 x 2 bytes a weight, down is 3 on average. */
+    assert_true(in / all > 1.3 && in / all < 1.37);
+    dispatch_close(d);
+    model_close(mixed);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(classes_have_the_share_of_their_layers, open_world,
+                                        close_world),
         cmocka_unit_test_setup_teardown(the_largest_regions_of_all_sizes_come_first, open_world,
                                         close_world),
         cmocka_unit_test_setup_teardown(shares_of_a_step_add_up_and_attention_grows_with_context,

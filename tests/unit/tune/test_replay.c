@@ -19,7 +19,7 @@ static void watch(struct seen *w, struct engine *e, const struct slot *slot)
         .candidate = {.id = "0123456789abcdef", .region = slot->region, .origin = ORIGIN_TEMPLATE}};
     w->canary = (struct canary){
         .candidates = {1,
-                       {{dispatch_slot(engine_dispatch(e), slot->region, slot->m, slot->context),
+                       {{dispatch_slot(engine_dispatch(e), slot->region, 0, slot->m, slot->context),
                          &w->candidate}}},
         .cell = {1},
         .cells = 1,
@@ -66,9 +66,9 @@ static void decodes_stay_in_the_context_that_was_asked_for(void **state)
     (void)state;
     struct engine *e = start_with(4 * LONG / KV_PAGE, SEQUENCES);
     struct dispatch *d = engine_dispatch(e);
-    expect_steps(e, dispatch_slot(d, REGION_MLP_IN, 2, 0), 512, 256, 512);
-    expect_steps(e, dispatch_slot(d, REGION_MLP_IN, 2, 0), 256, 40, 256);
-    expect_steps(e, dispatch_slot(d, REGION_HEAD, 1, 0), 1024, 512, 768);
+    expect_steps(e, dispatch_slot(d, REGION_MLP_IN, 0, 2, 0), 512, 256, 512);
+    expect_steps(e, dispatch_slot(d, REGION_MLP_IN, 0, 2, 0), 256, 40, 256);
+    expect_steps(e, dispatch_slot(d, REGION_HEAD, 0, 1, 0), 1024, 512, 768);
     engine_stop(e);
 }
 
@@ -83,7 +83,7 @@ static void hundreds_of_sequences_decode_together(void **state)
     struct engine *e = start(&c);
     struct err err = {""};
     struct seen w;
-    struct slot *slot = dispatch_slot(engine_dispatch(e), REGION_ATTN, MANY, 256);
+    struct slot *slot = dispatch_slot(engine_dispatch(e), REGION_ATTN, 0, MANY, 256);
     struct replay *r = replay_new(e, slot, MANY, 256, 1, &err);
     assert_non_null(r);
     watch(&w, e, slot);
@@ -104,8 +104,8 @@ static void attention_has_the_upper_half_of_its_own(void **state)
 {
     (void)state;
     struct engine *e = start_with(4 * LONG / KV_PAGE, SEQUENCES);
-    expect_steps(e, dispatch_slot(engine_dispatch(e), REGION_ATTN, 2, 512), 256, 319, 512);
-    expect_steps(e, dispatch_slot(engine_dispatch(e), REGION_ATTN, 1, 1024), 256, 639, 896);
+    expect_steps(e, dispatch_slot(engine_dispatch(e), REGION_ATTN, 0, 2, 512), 256, 319, 512);
+    expect_steps(e, dispatch_slot(engine_dispatch(e), REGION_ATTN, 0, 1, 1024), 256, 639, 896);
     engine_stop(e);
 }
 
@@ -116,7 +116,7 @@ static void sequences_end_where_the_model_does(void **state)
     struct config c = config_of(4 * LONG / KV_PAGE, SEQUENCES);
     c.engine_max_context = 700;
     struct engine *e = start(&c);
-    expect_steps(e, dispatch_slot(engine_dispatch(e), REGION_ATTN, 2, 1024), 256, 639, 700);
+    expect_steps(e, dispatch_slot(engine_dispatch(e), REGION_ATTN, 0, 2, 1024), 256, 639, 700);
     engine_stop(e);
 }
 
@@ -125,10 +125,10 @@ static void what_the_model_cannot_hold_is_refused_by_name(void **state)
     (void)state;
     struct err err = {""};
     struct engine *e = start_with(4 * LONG / KV_PAGE, SEQUENCES);
-    struct slot *slot = dispatch_slot(engine_dispatch(e), REGION_ATTN, 2, 2048);
+    struct slot *slot = dispatch_slot(engine_dispatch(e), REGION_ATTN, 0, 2, 2048);
     assert_null(replay_new(e, slot, SEQUENCES, 256, 1, &err));
     assert_string_equal(err.msg, "attn/m2/c2048: the context ends at 1024 tokens");
-    struct replay *r = replay_new(e, dispatch_slot(engine_dispatch(e), REGION_HEAD, 1, 0),
+    struct replay *r = replay_new(e, dispatch_slot(engine_dispatch(e), REGION_HEAD, 0, 1, 0),
                                   SEQUENCES, 256, 1, &err);
     assert_non_null(r);
     replay_stop(r); /* that never ran */

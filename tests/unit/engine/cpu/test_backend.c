@@ -40,7 +40,7 @@ static void counters_tell_what_ran(void **state)
 {
     (void)state;
     struct built b;
-    struct slot *s = dispatch_slot(table, REGION_MLP_IN, 11, 11);
+    struct slot *s = dispatch_slot(table, REGION_MLP_IN, 0, 11, 11);
     uint64_t steps = s->counters.steps, runs = s->counters.runs, tokens = s->counters.tokens;
     run_step(cpu, &b, &(struct feed){text_a, 0, 11, {1, 2, 3}}, 1);
     assert_int_equal(s->counters.steps - steps, 1);
@@ -98,13 +98,13 @@ static void overrides_replace_their_slots_in_one_step(void **state)
     struct err e = {0};
     struct cpu_kernel c, c2;
     struct kernel k = test_kernel(&c, run_counted, 64), k2 = test_kernel(&c2, run_too, 64);
-    struct slot *mine = dispatch_slot(table, REGION_MLP_OUT, 4, 4);
-    struct slot *other = dispatch_slot(table, REGION_MLP_OUT, 8, 8);
+    struct slot *mine = dispatch_slot(table, REGION_MLP_OUT, 0, 4, 4);
+    struct slot *other = dispatch_slot(table, REGION_MLP_OUT, 0, 8, 8);
     c2.region = k2.region = REGION_ATTN_OUT;
     const struct overrides one = {1, {{mine, &k}}}, none = {1, {{other, &k}}},
                            two = {3,
                                   {{other, &k},
-                                   {dispatch_slot(table, REGION_ATTN_OUT, 4, 4), &k2},
+                                   {dispatch_slot(table, REGION_ATTN_OUT, 0, 4, 4), &k2},
                                    {mine, &k}}};
     build(&b, &(struct feed){text_a, 0, 4, {1, 2, 3}}, 1);
     calls = calls_too = 0;
@@ -126,7 +126,7 @@ static void kernels_that_take_fewer_tokens_fall_back_to_eager(void **state)
     struct built b;
     struct cpu_kernel c;
     struct kernel k = test_kernel(&c, run_counted, 3);
-    struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 4, 4);
+    struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 0, 4, 4);
     calls = 0;
     dispatch_publish(table, s, &k);
     run_step(cpu, &b, &(struct feed){text_a, 0, 4, {1, 2, 3}}, 1);

@@ -62,7 +62,7 @@ static void captured_inputs_replay_as_a_case(void **state)
                          .every = 1,
                          .left = 1,
                          .capture = &c,
-                         .slot = dispatch_slot(table, (enum region)r, m, 20)};
+                         .slot = dispatch_slot(table, (enum region)r, 0, m, 20)};
         assert_int_equal(backend_cpu.hook(cpu, &t), 0);
         run_step(cpu, &b, both, 2);
         backend_cpu.hook(cpu, NULL);
@@ -103,7 +103,7 @@ static void a_capture_of_the_head_has_no_more_sequences_than_rows(void **state)
                      .every = 1,
                      .left = 1,
                      .capture = &c,
-                     .slot = dispatch_slot(table, REGION_HEAD, 1, 17)};
+                     .slot = dispatch_slot(table, REGION_HEAD, 0, 1, 17)};
     build(&b, (struct feed[]){{text_b, 0, 5, {10, 12, 13}}, {text_a, 0, 17, {7, 0, 11}}}, 2);
     b.step.rows = 1; /* the second is not read to its end yet */
     assert_int_equal(backend_cpu.hook(cpu, &t), 0);
@@ -124,7 +124,7 @@ static void an_observed_eager_kernel_differs_in_no_bit(void **state)
                          .every = 1,
                          .left = 4,
                          .slot =
-                             dispatch_slot(table, (enum region)r, r == REGION_HEAD ? 1 : 16, 16),
+                             dispatch_slot(table, (enum region)r, 0, r == REGION_HEAD ? 1 : 16, 16),
                          .kernel = backend_cpu.eager(cpu, (enum region)r)};
         assert_int_equal(backend_cpu.hook(cpu, &t), 0);
         for (int i = 0; i < 5; i++)
@@ -145,7 +145,7 @@ static void a_compared_wrong_kernel_is_seen_and_changes_nothing(void **state)
     struct built before, during;
     struct cpu_kernel c, c2;
     struct kernel wrong = test_kernel(&c, run_doubled, 64), lazy = test_kernel(&c2, run_never, 64);
-    struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 16, 16);
+    struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 0, 16, 16);
     run_step(cpu, &before, &(struct feed){text_a, 0, 16, {2, 5, 8}}, 1);
     struct hook t = {.kind = HOOK_COMPARE, .every = 2, .left = 2, .slot = s, .kernel = &wrong};
     backend_cpu.hook(cpu, &t);
@@ -171,7 +171,7 @@ static void a_served_kernel_that_makes_nan_is_seen_beside_eager(void **state)
     struct built b;
     struct cpu_kernel c;
     struct kernel bad = test_kernel(&c, run_to_nan, 64);
-    struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 16, 16);
+    struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 0, 16, 16);
     int32_t layers = model->shape.layers;
     struct hook t = {
         .kind = HOOK_COMPARE, .every = 1, .left = layers, .slot = s, .kernel = s->eager};
@@ -192,7 +192,7 @@ static void a_hook_compares_the_runs_of_the_kernel_it_names(void **state)
     struct built b;
     struct cpu_kernel c;
     struct kernel other = test_kernel(&c, run_doubled, 64);
-    struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 16, 16);
+    struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 0, 16, 16);
     struct hook t = {.kind = HOOK_COMPARE,
                      .every = 1,
                      .left = 9,
@@ -238,7 +238,7 @@ static struct hook capture_hook(enum region r, struct capture *c)
                          .every = 1,
                          .left = 1,
                          .capture = c,
-                         .slot = dispatch_slot(table, r, 16, 16)};
+                         .slot = dispatch_slot(table, r, 0, 16, 16)};
 }
 
 static void capture_alone(int text, int region)
@@ -355,7 +355,7 @@ static void bench_is_resumable_and_sees_a_slower_kernel(void **state)
     struct cpu_kernel slow_cpu;
     struct kernel slow = test_kernel(&slow_cpu, run_slowly, 64);
     float a_ns[15], b_ns[15];
-    struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 16, 16);
+    struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 0, 16, 16);
     struct hook t = {.kind = HOOK_CAPTURE, .every = 1, .left = 1, .capture = &c, .slot = s};
     backend_cpu.hook(cpu, &t);
     run_step(cpu, &b, &(struct feed){text_a, 0, 16, {2, 5, 8}}, 1);
@@ -374,7 +374,7 @@ static void bench_is_resumable_and_sees_a_slower_kernel(void **state)
     /* However busy the machine is: a sleep is never shorter, and of 15 runs of two threads one does
      * not wait that long for a core. */
     assert_true(b_ns[0] >= 50e6f && a_ns[0] < 50e6f);
-    job = (struct bench_job){.slot = dispatch_slot(table, REGION_HEAD, 1, 1),
+    job = (struct bench_job){.slot = dispatch_slot(table, REGION_HEAD, 0, 1, 1),
                              .a = s->eager,
                              .b = &slow,
                              .inputs = &c,
@@ -455,7 +455,7 @@ static void a_loaded_kernel_serves_from_its_packed_weights(void **state)
     assert_string_equal(k->id, "0123456789abcdef");
     struct kernel *twin = backend_cpu.load(cpu, &o, &e); /* shares the packed copy */
     assert_non_null(twin);
-    struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 6, 6);
+    struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 0, 6, 6);
     dispatch_publish(table, s, k);
     backend_cpu.unload(cpu, twin);
     run_step(cpu, &b, &(struct feed){text_b, 0, 6, {3, 2, 1}}, 1);

@@ -25,6 +25,7 @@ enum { PAGES = 24, TOKENS = 64, PROMPT = 37, TOPS = 20 };
 static struct model *model;
 static struct backend *cpu;
 static struct dispatch *table;
+static const struct format_class *formats; /* of the kernels that are loaded; NULL: all layers */
 static char folder[64];
 
 /* ---- a step --------------------------------------------------------------------------------- */
@@ -83,6 +84,38 @@ static void assert_same(const struct built *got, const struct built *want)
     }
 }
 
+/* ---- the backend ---------------------------------------------------------------------------- */
+
+static int open_backend(struct model *m, int64_t pack_bytes)
+{
+    struct err e = {"the model does not open"};
+    const struct kernel *eager[REGION_COUNT];
+    struct backend_options o = {.threads = 2,
+                                .kv_pages = PAGES,
+                                .max_tokens = TOKENS,
+                                .max_rows = 8,
+                                .pack_bytes = pack_bytes,
+                                .texts = true};
+    model = m;
+    cpu = model ? backend_cpu.open(model, &o, &e) : NULL;
+    if (!cpu) {
+        printf("%s\n", e.msg);
+        return -1;
+    }
+    for (int r = 0; r < REGION_COUNT; r++)
+        eager[r] = backend_cpu.eager(cpu, (enum region)r);
+    table = dispatch_open(eager, formats_open(model, MACHINE_CPU));
+    backend_cpu.set_dispatch(cpu, table);
+    return 0;
+}
+
+static void close_backend(void)
+{
+    dispatch_close(table);
+    backend_cpu.close(cpu);
+    model_close(model);
+}
+
 /* ---- kernels -------------------------------------------------------------------------------- */
 
 static struct kernel *load(enum region r, const char *defines, struct err *e)
@@ -102,7 +135,8 @@ static struct kernel *load(enum region r, const char *defines, struct err *e)
                               .origin = ORIGIN_AGENT,
                               .id = "0123456789abcdef",
                               .name = "a text",
-                              .text = true};
+                              .text = true,
+                              .formats = formats};
     return backend_cpu.load(cpu, &o, e);
 }
 
@@ -163,6 +197,38 @@ static void a_text_packs_weights_in_its_executor(void **state)
     assert_same(&got[1], &want[1]);
 }
 
+/* In a model of two layers with ffn_down in two formats, and memory for the weights of one. */
+static void a_text_is_for_the_layers_of_a_class(void **state)
+{
+    (void)state;
+    struct model *first_model = model;
+    struct backend *first_cpu = cpu;
+    struct dispatch *first_table = table;
+    struct built want[2], got[2];
+    struct err e = {""};
+    assert_int_equal(
+        open_backend(model_open("random:tiny:f32+bf16", false, NULL, NULL, &e), 140 << 10), 0);
+    run_both(want);
+    assert_null(load(REGION_MLP_OUT, "-DPACKS", &e)); /* of all layers */
+    assert_non_null(strstr(e.msg, "packed weights"));
+    formats = dispatch_slot(table, REGION_MLP_OUT, 1, 1, 1)->formats;
+    assert_string_equal(formats->name, "bf16");
+    struct kernel *k = must_load(REGION_MLP_OUT, "-DPACKS");
+    dispatch_publish(table, dispatch_slot(table, REGION_MLP_OUT, 1, PROMPT, PROMPT), k);
+    dispatch_publish(table, dispatch_slot(table, REGION_MLP_OUT, 1, 1, PROMPT), k);
+    run_both(got);
+    assert_null(backend_cpu.broken(cpu, k));
+    assert_same(&got[0], &want[0]);
+    assert_same(&got[1], &want[1]);
+    publish(REGION_MLP_OUT, NULL);
+    backend_cpu.unload(cpu, k);
+    close_backend();
+    formats = NULL;
+    model = first_model;
+    cpu = first_cpu;
+    table = first_table;
+}
+
 static void wrong_texts_would_be_noticed_here(void **state)
 {
     (void)state;
@@ -189,7 +255,7 @@ static void hooks_and_benches_run_texts_too(void **state)
         enum region r = regions[i];
         int32_t m = r == REGION_HEAD ? 1 : PROMPT;
         struct kernel *k = must_load(r, "");
-        struct slot *s = dispatch_slot(table, r, m, PROMPT);
+        struct slot *s = dispatch_slot(table, r, 0, m, PROMPT);
         struct hook compare = {.kind = HOOK_COMPARE, .every = 1, .left = 2, .slot = s, .kernel = k};
         assert_int_equal(backend_cpu.hook(cpu, &compare), 0);
         run_step(&b, 0, PROMPT);
@@ -238,7 +304,7 @@ static void break_in_a_step(const char *defines, const char *why)
     struct built want[2], got[2];
     run_both(want);
     struct kernel *k = must_load(REGION_MLP_OUT, defines);
-    struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 1, 0);
+    struct slot *s = dispatch_slot(table, REGION_MLP_OUT, 0, 1, 0);
     publish(REGION_MLP_OUT, k);
     run_both(got);
     const char *said = backend_cpu.broken(cpu, k);
@@ -392,36 +458,18 @@ static int set_up(void **state)
 {
     (void)state;
     struct err e = {""};
-    const struct kernel *eager[REGION_COUNT];
-    struct backend_options o = {.threads = 2,
-                                .kv_pages = PAGES,
-                                .max_tokens = TOKENS,
-                                .max_rows = 8,
-                                .pack_bytes = 1 << 20,
-                                .texts = true};
     snprintf(folder, sizeof folder, "/tmp/whet-test-executor-XXXXXX");
     char *path = golden_path("tiny-llama");
-    model = model_open(path, false, NULL, NULL, &e);
+    struct model *m = model_open(path, false, NULL, NULL, &e);
     free(path);
-    cpu = model ? backend_cpu.open(model, &o, &e) : NULL;
-    if (!cpu || !mkdtemp(folder)) {
-        printf("%s\n", e.msg);
-        return -1;
-    }
-    for (int r = 0; r < REGION_COUNT; r++)
-        eager[r] = backend_cpu.eager(cpu, (enum region)r);
-    table = dispatch_open(eager);
-    backend_cpu.set_dispatch(cpu, table);
-    return 0;
+    return open_backend(m, 1 << 20) || !mkdtemp(folder) ? -1 : 0;
 }
 
 static int tear_down(void **state)
 {
     (void)state;
     char command[96];
-    dispatch_close(table);
-    backend_cpu.close(cpu);
-    model_close(model);
+    close_backend();
     snprintf(command, sizeof command, "rm -r %s", folder);
     return system(command);
 }
@@ -431,6 +479,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest sealed[] = {
         cmocka_unit_test(texts_of_every_region_serve_from_their_executors),
         cmocka_unit_test(a_text_packs_weights_in_its_executor),
+        cmocka_unit_test(a_text_is_for_the_layers_of_a_class),
         cmocka_unit_test(wrong_texts_would_be_noticed_here),
         cmocka_unit_test(hooks_and_benches_run_texts_too),
         cmocka_unit_test(no_function_of_a_text_makes_a_system_call),

@@ -53,7 +53,7 @@ static void open_rank(int32_t r, const char *name, enum dtype type)
     assert_non_null(k->backend = backend_cpu.open(k->part, &o, &k->e));
     for (int i = 0; i < REGION_NODES; i++)
         eager[i] = backend_cpu.eager(k->backend, (enum region)i);
-    k->table = dispatch_open_ranks(eager);
+    k->table = dispatch_open_ranks(eager, NULL);
     backend_cpu.set_dispatch(k->backend, k->table);
 }
 
@@ -246,7 +246,7 @@ static void publish_on_all(const struct kernel *k)
 {
     for (int32_t r = 0; r < world; r++)
         for (int i = 0; i < M_BUCKETS; i++) {
-            struct slot *s = dispatch_slot(rank[r].table, REGION_REDUCE, m_bucket[i], 0);
+            struct slot *s = dispatch_slot(rank[r].table, REGION_REDUCE, 0, m_bucket[i], 0);
             dispatch_publish(rank[r].table, s, k ? k : s->eager);
         }
 }
@@ -256,7 +256,7 @@ static uint64_t runs_of_reduce(int32_t r)
     uint64_t n = 0;
     for (int i = 0; i < M_BUCKETS; i++)
         n += atomic_load(
-            &dispatch_slot(rank[r].table, REGION_REDUCE, m_bucket[i], 0)->counters.runs);
+            &dispatch_slot(rank[r].table, REGION_REDUCE, 0, m_bucket[i], 0)->counters.runs);
     return n;
 }
 
@@ -326,7 +326,7 @@ static void a_kernel_on_trial_runs_beside_the_step_on_all_ranks(void **state)
     struct feed a = {text_a, 0, 9, {1, 4, 3}};
     open_ranks(4, DTYPE_F32);
     struct hook hook = {.kind = HOOK_COMPARE,
-                        .slot = dispatch_slot(rank[0].table, REGION_REDUCE, 9, 0),
+                        .slot = dispatch_slot(rank[0].table, REGION_REDUCE, 0, 9, 0),
                         .kernel = &plain,
                         .every = 1};
     atomic_init(&hook.left, 3);

@@ -52,8 +52,8 @@ static void a_fused_kernel_serves_for_its_parts_and_counts_for_itself(void **sta
     struct built split, whole;
     struct cpu_kernel c;
     struct kernel k = fused_kernel(&c, run_fused, 8);
-    struct slot *mlp = dispatch_slot(table, REGION_MLP, 4, 4);
-    struct slot *in = dispatch_slot(table, REGION_MLP_IN, 4, 4);
+    struct slot *mlp = dispatch_slot(table, REGION_MLP, 0, 4, 4);
+    struct slot *in = dispatch_slot(table, REGION_MLP_IN, 0, 4, 4);
     decode(&split, NULL);
     uint64_t parts = in->counters.runs;
     assert_int_equal(mlp->counters.runs, 0);
@@ -76,8 +76,8 @@ static void a_canary_runs_the_fused_kernel_in_its_own_steps_alone(void **state)
     struct built b;
     struct cpu_kernel c;
     struct kernel k = fused_kernel(&c, run_fused, 8);
-    struct slot *mlp = dispatch_slot(table, REGION_MLP, 4, 4);
-    struct slot *out = dispatch_slot(table, REGION_MLP_OUT, 4, 4);
+    struct slot *mlp = dispatch_slot(table, REGION_MLP, 0, 4, 4);
+    struct slot *out = dispatch_slot(table, REGION_MLP_OUT, 0, 4, 4);
     fused_runs = 0;
     decode(&b, &(struct overrides){1, {{mlp, &k}}});
     assert_int_equal(fused_runs, 3);
@@ -98,12 +98,12 @@ static void a_fused_kernel_that_takes_fewer_tokens_leaves_them_to_the_parts(void
     struct built b;
     struct cpu_kernel c;
     struct kernel k = fused_kernel(&c, run_fused, 3);
-    struct slot *mlp = dispatch_slot(table, REGION_MLP, 4, 4);
+    struct slot *mlp = dispatch_slot(table, REGION_MLP, 0, 4, 4);
     fused_runs = 0;
     decode(&b, &(struct overrides){1, {{mlp, &k}}});
     assert_int_equal(fused_runs, 0);
     assert_follows(&b.sample[0].out, text_a, 4);
-    assert_null(dispatch_slot(table, REGION_MLP, 17, 17)); /* too wide to have one */
+    assert_null(dispatch_slot(table, REGION_MLP, 0, 17, 17)); /* too wide to have one */
 }
 
 static void a_tap_sees_the_parts_as_one_run(void **state)
@@ -112,7 +112,7 @@ static void a_tap_sees_the_parts_as_one_run(void **state)
     struct built b;
     struct cpu_kernel c, c2;
     struct kernel good = fused_kernel(&c, run_fused, 8), bad = fused_kernel(&c2, run_wrong, 8);
-    struct slot *mlp = dispatch_slot(table, REGION_MLP, 4, 4);
+    struct slot *mlp = dispatch_slot(table, REGION_MLP, 0, 4, 4);
     for (int wrong = 0; wrong < 2; wrong++) {
         struct hook t = {.kind = HOOK_COMPARE,
                          .every = 1,
@@ -139,8 +139,8 @@ static void a_bench_runs_the_parts_with_the_kernels_in_their_slots(void **state)
     struct capture inputs = {0};
     struct cpu_kernel c, c2;
     struct kernel fused = fused_kernel(&c, run_fused, 8), part = test_kernel(&c2, run_part, 8);
-    struct slot *mlp = dispatch_slot(table, REGION_MLP, 4, 4);
-    struct slot *out = dispatch_slot(table, REGION_MLP_OUT, 4, 4);
+    struct slot *mlp = dispatch_slot(table, REGION_MLP, 0, 4, 4);
+    struct slot *out = dispatch_slot(table, REGION_MLP_OUT, 0, 4, 4);
     float a_ns[4], b_ns[4];
     struct hook copy = {
         .kind = HOOK_CAPTURE, .every = 1, .left = 1, .slot = mlp, .capture = &inputs};
@@ -188,7 +188,7 @@ static void a_bench_of_one_layer_stays_there(void **state)
     struct err e = {0};
     struct cpu_kernel c;
     struct kernel other = test_kernel(&c, note_down, 8);
-    struct slot *out = dispatch_slot(table, REGION_MLP_OUT, 4, 4);
+    struct slot *out = dispatch_slot(table, REGION_MLP_OUT, 0, 4, 4);
     float a_ns[4], b_ns[4];
     for (int one = 0; one < 2; one++) {
         struct capture inputs = {0};

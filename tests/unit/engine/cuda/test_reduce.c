@@ -233,9 +233,9 @@ static void a_hook_of_reduce_is_held_until_its_step_has_ended(void **state)
     rig(&b, &c, &world);
     for (int r = 0; r < REGION_NODES; r++)
         eager[r] = &b.eager[r];
-    b.dispatch = dispatch_open_ranks(eager);
+    b.dispatch = dispatch_open_ranks(eager, NULL);
     struct hook t = {.kind = HOOK_COMPARE,
-                     .slot = dispatch_slot(b.dispatch, REGION_REDUCE, 2, 0),
+                     .slot = dispatch_slot(b.dispatch, REGION_REDUCE, 0, 2, 0),
                      .kernel = &other,
                      .every = 1};
     atomic_init(&t.left, 9);

@@ -27,7 +27,7 @@ static struct dispatch *table(struct backend *b)
         b->eager[r] = (struct kernel){.region = (enum region)r, .m_max = INT32_MAX};
         eager[r] = &b->eager[r];
     }
-    return dispatch_open(eager);
+    return dispatch_open(eager, NULL);
 }
 
 static void a_kernel_is_chosen_only_where_it_fits(void **state)
@@ -40,7 +40,7 @@ static void a_kernel_is_chosen_only_where_it_fits(void **state)
     struct kernel_choice c;
     b.dispatch = table(&b);
     for (int m = 1; m <= 100; m++)
-        dispatch_publish(b.dispatch, dispatch_slot(b.dispatch, REGION_ATTN, m, 900), &k);
+        dispatch_publish(b.dispatch, dispatch_slot(b.dispatch, REGION_ATTN, 0, m, 900), &k);
     choose(&b, &s, false, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_ATTN], &k);
     assert_int_equal(c.m, 3);
@@ -61,7 +61,7 @@ static void a_kernel_is_chosen_only_where_it_fits(void **state)
     choose(&b, &s, false, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
     s.m = s.spans = 3;
-    struct slot *slot = dispatch_slot(b.dispatch, REGION_MLP_IN, 3, 900);
+    struct slot *slot = dispatch_slot(b.dispatch, REGION_MLP_IN, 0, 3, 900);
     struct kernel trial = {.region = REGION_MLP_IN, .m_max = 64, .backend = &l};
     l.info.context_max = 0;
     choose(&b, &s, true, &(struct overrides){1, {{slot, &trial}}},
@@ -82,6 +82,61 @@ static void a_kernel_is_chosen_only_where_it_fits(void **state)
     dispatch_close(b.dispatch);
 }
 
+/* Layers 1 and 3 of four keep ffn_down in Q6_K: each class has its kernel in one step, runs and
+ * time are counted in its slot, and a graph of other kernels in one class is another graph. */
+static void each_format_class_has_its_kernel_in_a_step(void **state)
+{
+    (void)state;
+    static struct layer layer[4];
+    struct model mixed = model;
+    struct backend b = {.model = &mixed};
+    struct loaded l = {.number = 1};
+    struct kernel k = {.region = REGION_MLP_OUT, .m_max = 4, .backend = &l};
+    struct step s = {.m = 3, .rows = 3, .spans = 3, .context = 900};
+    const struct kernel *eager[REGION_NODES];
+    struct kernel_choice c, other;
+    struct inflight f = {.rows = 3};
+    double share[STEP_PLACES] = {0};
+    mixed.shape.layers = 4;
+    mixed.layer = layer;
+    mixed.own_formats = true;
+    for (int i = 0; i < 4; i++)
+        layer[i].down =
+            (struct weight){.rows = 64, .cols = 256, .type = i % 2 ? DTYPE_Q6_K : DTYPE_Q4_K};
+    dispatch_close(table(&b)); /* for the eager kernels */
+    for (int r = 0; r < REGION_NODES; r++)
+        eager[r] = &b.eager[r];
+    b.dispatch = dispatch_open(eager, formats_open(&mixed, MACHINE_CUDA));
+    b.formats = dispatch_formats(b.dispatch);
+    struct slot *odd = dispatch_find(b.dispatch, "mlp_out/m3/q6_k");
+    int even_place = formats_place(b.formats, REGION_MLP_OUT, 0, 3),
+        odd_place = formats_place(b.formats, REGION_MLP_OUT, 1, 3);
+    assert_int_not_equal(even_place, odd_place);
+    choose(&b, &s, false, NULL, &other);
+    dispatch_publish(b.dispatch, odd, &k);
+    choose(&b, &s, false, NULL, &c);
+    assert_ptr_equal(c.kernel[odd_place], &k);
+    assert_ptr_equal(c.slot[odd_place], odd);
+    assert_ptr_equal(c.kernel[even_place], &b.eager[REGION_MLP_OUT]);
+    assert_null(c.kernel[REGION_NODES + REGION_MLP_IN]); /* its layers are alike */
+    assert_int_not_equal(memcmp(c.kernel, other.kernel, sizeof c.kernel), 0);
+    struct walk w = {.b = &b, .choice = &c, .m = 3};
+    assert_ptr_equal(walk_kernel(&w, REGION_MLP_OUT, 3), &k);
+    assert_ptr_equal(walk_kernel(&w, REGION_MLP_OUT, 2), &b.eager[REGION_MLP_OUT]);
+    assert_false(walk_times(&w, REGION_MLP_OUT, 3));
+    w.timed = &f; /* one layer of each place */
+    for (int32_t i = 0, timed = 0; i < 4; i++)
+        assert_int_equal(timed += walk_times(&w, REGION_MLP_OUT, i), i < 2 ? 0 : i - 1);
+    share[odd_place] = 0.25;
+    f.choice = c;
+    count(&b, &f, &s, share, 100);
+    assert_int_equal(atomic_load(&odd->counters.runs), 2);
+    assert_int_equal(atomic_load(&odd->counters.ns), 25);
+    assert_int_equal(atomic_load(&dispatch_find(b.dispatch, "mlp_out/m3/q4_k")->counters.runs), 2);
+    assert_int_equal(atomic_load(&dispatch_find(b.dispatch, "mlp_in/m3")->counters.runs), 4);
+    dispatch_close(b.dispatch);
+}
+
 /* Of several ranks; without slots of reduce its kernel is eager's, and nothing is counted. */
 static void sums_of_ranks_have_slots_where_they_are_searched(void **state)
 {
@@ -93,7 +148,7 @@ static void sums_of_ranks_have_slots_where_they_are_searched(void **state)
     const struct kernel *eager[REGION_NODES];
     struct kernel_choice c;
     struct inflight f = {.rows = 3};
-    double share[REGION_NODES] = {0};
+    double share[STEP_PLACES] = {0};
     b.dispatch = table(&b);
     choose(&b, &s, false, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_REDUCE], &b.eager[REGION_REDUCE]);
@@ -104,8 +159,8 @@ static void sums_of_ranks_have_slots_where_they_are_searched(void **state)
     dispatch_close(b.dispatch);
     for (int r = 0; r < REGION_NODES; r++)
         eager[r] = &b.eager[r];
-    b.dispatch = dispatch_open_ranks(eager);
-    struct slot *slot = dispatch_slot(b.dispatch, REGION_REDUCE, 3, 0);
+    b.dispatch = dispatch_open_ranks(eager, NULL);
+    struct slot *slot = dispatch_slot(b.dispatch, REGION_REDUCE, 0, 3, 0);
     choose(&b, &s, false, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_REDUCE], &b.eager[REGION_REDUCE]);
     assert_ptr_equal(c.slot[REGION_REDUCE], slot);
@@ -134,7 +189,7 @@ static void decodes_beside_a_prompt_have_their_own_slots_template(void **state)
     struct step s = {.m = 203, .rows = 3, .spans = 4, .span = span, .context = 5000};
     struct kernel_choice c;
     b.dispatch = table(&b);
-    struct slot *slot = dispatch_slot(b.dispatch, REGION_ATTN, 3, 900);
+    struct slot *slot = dispatch_slot(b.dispatch, REGION_ATTN, 0, 3, 900);
     choose(&b, &s, true, NULL, &c); /* eager is in the slot */
     assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
     assert_int_equal(c.lead, 0);
@@ -298,8 +353,8 @@ static struct variant *two_graphs(struct backend *b, const struct kernel *other,
 static void a_graphs_time_is_split_as_a_step_of_its_own_kernels_was(void **state)
 {
     static struct backend b = {.model = &model};
-    static const double eager[REGION_NODES] = {[REGION_MLP_IN] = 0.75, [REGION_HEAD] = 0.25},
-                        other[REGION_NODES] = {[REGION_MLP_IN] = 0.5, [REGION_HEAD] = 0.5};
+    static const double eager[STEP_PLACES] = {[REGION_MLP_IN] = 0.75, [REGION_HEAD] = 0.25},
+                        other[STEP_PLACES] = {[REGION_MLP_IN] = 0.5, [REGION_HEAD] = 0.5};
     struct loaded l = {.number = 1};
     struct kernel fast = {.region = REGION_MLP_IN, .m_max = 4, .backend = &l};
     struct step s = {.m = 1, .rows = 1, .spans = 1, .context = 200};
@@ -361,6 +416,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_kernel_is_chosen_only_where_it_fits),
+        cmocka_unit_test(each_format_class_has_its_kernel_in_a_step),
         cmocka_unit_test(sums_of_ranks_have_slots_where_they_are_searched),
         cmocka_unit_test(decodes_beside_a_prompt_have_their_own_slots_template),
         cmocka_unit_test(the_first_tokens_are_nobodys_tiles_where_a_template_takes_them),

@@ -161,7 +161,7 @@ static void a_step_that_needs_no_logits_has_no_head(void **state)
 static void with_a_fused_kernel(void (*walk)(void))
 {
     struct kernel fused = *backend_cpu.span(cpu, REGION_MLP);
-    struct slot *s = dispatch_slot(table, REGION_MLP, 5, 5);
+    struct slot *s = dispatch_slot(table, REGION_MLP, 0, 5, 5);
     dispatch_publish(table, s, &fused);
     runs = 0;
     walk();
@@ -196,7 +196,7 @@ static void the_whole_model_check_runs_a_fused_kernel(void **state)
     struct kernel_sizes sizes = {.packed = xcalloc(3, sizeof *sizes.packed)};
     struct forward *f = forward_open(model, 1, 5);
     forward_step(f, text_a, 0, 1, 0, 5, split);
-    forward_room(f, eager_cpu(REGION_MLP), &sizes);
+    forward_room(f, eager_cpu(REGION_MLP), NULL, &sizes);
     forward_use(f, eager_cpu(REGION_MLP));
     runs = 0;
     forward_step(f, text_a, 0, 1, 0, 5, whole);
@@ -259,7 +259,7 @@ static void calls_of_one_token_are_those_of_steps_of_one_token(void **state)
         for (int wide = 0; wide < 2; wide++) {
             struct kernel_sizes sizes = {.packed = xcalloc(3, sizeof *sizes.packed)};
             struct forward *f = forward_open(model, 2, 5);
-            forward_room(f, &noting, &sizes);
+            forward_room(f, &noting, NULL, &sizes);
             forward_use(f, &noting);
             if (wide)
                 forward_by_rows(f);

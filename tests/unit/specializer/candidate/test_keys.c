@@ -56,6 +56,7 @@ static void a_part_by_name_is_the_environment_of_every_rank(void **state)
     for (int32_t rank = 0; rank < 2; rank++) {
         assert_true(same("random:tiny", 2, rank, "random:tiny/2", 1));
         assert_true(same("random:tiny:q8_0", 2, rank, "random:tiny/2:q8_0", 1));
+        assert_true(same("random:tiny:q4_0+q8_0", 2, rank, "random:tiny/2:q4_0+q8_0", 1));
     }
     for (int32_t rank = 0; rank < 4; rank++)
         assert_true(same("random:tiny", 4, rank, "random:tiny/4", 1));
@@ -68,6 +69,25 @@ static void other_parts_and_formats_are_other_environments(void **state)
     assert_false(same("random:tiny", 2, 0, "random:tiny/2:q8_0", 1));
     assert_false(same("random:tiny", 1, 0, "random:tiny/2", 1));
     assert_true(same("random:tiny", 1, 0, "random:tiny/1", 1));
+    assert_false(same("random:tiny:q4_0", 1, 0, "random:tiny:q4_0+q8_0", 1));
+    /* The other layer has more bits: one that runs a kernel in as many layers, but not in these. */
+    assert_false(same("random:tiny:q8_0+q4_0", 1, 0, "random:tiny:q4_0+q8_0", 1));
+}
+
+/* What was found before there were classes is found again. */
+static void where_layers_are_alike_nothing_of_formats_is_added(void **state)
+{
+    (void)state;
+    struct model *m = opened("random:tiny:q8_0", 1, 0);
+    char *text = model_shape_text(m);
+    assert_null(strstr(text, "formats="));
+    free(text);
+    model_close(m);
+    m = opened("random:tiny:q8_0+q4_0", 1, 0);
+    text = model_shape_text(m);
+    assert_non_null(strstr(text, "formats="));
+    free(text);
+    model_close(m);
 }
 
 int main(void)
@@ -75,6 +95,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_part_by_name_is_the_environment_of_every_rank),
         cmocka_unit_test(other_parts_and_formats_are_other_environments),
+        cmocka_unit_test(where_layers_are_alike_nothing_of_formats_is_added),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

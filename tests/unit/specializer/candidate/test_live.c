@@ -150,7 +150,7 @@ static int set_up(void **state)
         world.eager[r] = (struct kernel){.id = "eager", .name = "eager", .region = (enum region)r};
         table[r] = &world.eager[r];
     }
-    world.dispatch = dispatch_open(table);
+    world.dispatch = dispatch_open(table, NULL);
     world.slow = -1;
     world.slot = dispatch_find(world.dispatch, "mlp_in/m512");
     world.other = dispatch_find(world.dispatch, "mlp_in/m1");

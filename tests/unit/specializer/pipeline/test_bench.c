@@ -294,7 +294,7 @@ static int workshop_open(void **state)
     const struct kernel *eager[REGION_COUNT];
     for (int r = 0; r < REGION_COUNT; r++)
         eager[r] = backend_cpu.eager(l->backend, (enum region)r);
-    l->dispatch = dispatch_open(eager);
+    l->dispatch = dispatch_open(eager, NULL);
     backend_cpu.set_dispatch(l->backend, l->dispatch);
     *state = l;
     return 0;
@@ -316,7 +316,7 @@ static int workshop_close(void **state)
 static struct gain measured(struct workshop *l, const struct kernel *a, const struct kernel *b,
                             int n)
 {
-    struct slot *slot = dispatch_slot(l->dispatch, REGION_MLP_OUT, 4, 0);
+    struct slot *slot = dispatch_slot(l->dispatch, REGION_MLP_OUT, 0, 4, 0);
     struct capture *inputs = capture_seeded(l->model, slot, 64, 1);
     struct err err = {""};
     float a_ns[64], b_ns[64];
@@ -354,7 +354,7 @@ static void capture_seeded_fills_every_region_of_a_slot(void **state)
 {
     struct workshop *l = *state;
     for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++) {
-        struct slot *slot = dispatch_slot(l->dispatch, (enum region)r, 6, 256);
+        struct slot *slot = dispatch_slot(l->dispatch, (enum region)r, 0, 6, 256);
         struct capture *c = capture_seeded(l->model, slot, 64, 1);
         assert_int_equal(c->m, 6);
         if (r == REGION_ATTN) {
@@ -380,7 +380,7 @@ static void capture_seeded_makes_do_with_few_pages_for_a_long_context(void **sta
     model.shape.kv_heads = 8;
     model.shape.head_dim = 128;
     model.shape.max_context = 131072;
-    struct slot *slot = dispatch_slot(l->dispatch, REGION_ATTN, 2, 131072);
+    struct slot *slot = dispatch_slot(l->dispatch, REGION_ATTN, 0, 2, 131072);
     struct capture *c = capture_seeded(&model, slot, 64, 1);
     int64_t bytes = (int64_t)c->pages * KV_PAGE * 8 * 128 * (int64_t)sizeof(float);
     assert_int_equal(c->context, 131072);

@@ -272,6 +272,38 @@ static void a_heading_leads_back_to_the_machine_that_wrote_it(void **state)
     model_close(model);
 }
 
+/* What an export says of a model whose layers differ is "mixed"; its slots say their formats. */
+static void a_slots_name_says_the_formats_of_its_class(void **state)
+{
+    (void)state;
+    const struct model_shape shape = {SMOLLM_MODEL};
+    struct machine machine = {.kind = MACHINE_CPU, .device = "This one, 3 threads"};
+    struct model *model = model_random_mixed(&shape, DTYPE_Q4_1, DTYPE_Q8_0, 1);
+    assert_non_null(model);
+    char *heading = known_heading(&machine, model, 3, NUMERICS_TOLERANCE);
+    assert_non_null(strstr(heading, "mlp_out=mixed,mixed,mixed"));
+    char *whole = xasprintf("whet-known 1\n%smlp_out/m1/q4_1 1.50 " KNOBS(
+                                "256") "mlp_out/m1/q8_0 1.40 " KNOBS("512") "mlp_out/m1/q9 "
+                                                                            "1.40 " KNOBS("512"),
+                            heading);
+    struct known *k = read_text(whole, 1);
+    struct facts f;
+    facts_fill(&f, model, REGION_MLP_OUT, 1, NUMERICS_TOLERANCE);
+    struct known_slot slot = {&f, 1, 0, 3, NUMERICS_TOLERANCE, machine.device};
+    struct known_point found[2];
+    assert_int_equal(known_find(k, &slot, found, 2), 0);
+    f.WTYPE = f.WTYPE_2 = f.WTYPE_3 = DTYPE_Q8_0;
+    assert_int_equal(known_find(k, &slot, found, 2), 1);
+    assert_int_equal(prefetch(&found[0]), 512);
+    f.WTYPE = f.WTYPE_2 = f.WTYPE_3 = DTYPE_Q4_1;
+    assert_int_equal(known_find(k, &slot, found, 2), 1);
+    assert_int_equal(prefetch(&found[0]), 256);
+    known_close(k);
+    free(whole);
+    free(heading);
+    model_close(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -283,6 +315,7 @@ int main(void)
         cmocka_unit_test(rows_without_a_machine_and_other_versions_are_not_taken),
         cmocka_unit_test(every_row_of_the_program_is_a_legal_point),
         cmocka_unit_test(a_heading_leads_back_to_the_machine_that_wrote_it),
+        cmocka_unit_test(a_slots_name_says_the_formats_of_its_class),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

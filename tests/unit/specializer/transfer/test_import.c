@@ -228,6 +228,29 @@ static void fields_that_this_program_does_not_know_are_not_taken(void **unused)
     store_close(s);
 }
 
+/* Which formats a model mixes is not known here; that they are formats is, and all of a slot's
+ * share its bounds. */
+static void slots_of_format_classes_are_taken(void **unused)
+{
+    (void)unused;
+    struct store *s = store_open(fresh_path(), &err);
+    struct body b;
+    begin(&b);
+    add_kernel(&b, "mlp_out/m1/q6_k", default_knobs());
+    add_kernel(&b, "mlp_out/m1/q4_k", default_knobs());
+    add_kernel(&b, "mlp_out/m1/q4_k-q6_k", default_knobs());
+    add_kernel(&b, "mlp_out/m1/../../x", default_knobs());
+    add_text(&b, "mlp_out/m1/q6_k", "int a", 1);
+    for (int i = 0; i < 40; i++)
+        add_text(&b, i % 2 ? "mlp_out/m2/q4_k" : "mlp_out/m2/q6_k", "int b", i);
+    assert_int_equal(import(s, &b), 3 + 32);
+    assert_int_equal(number(s, "SELECT count(*) FROM candidate"), 2);
+    assert_int_equal(number(s, "SELECT count(*) FROM candidate WHERE slot='mlp_out/m1/q6_k'"), 1);
+    assert_int_equal(number(s, "SELECT count(*) FROM agent_node WHERE slot LIKE 'mlp_out/m2/q%'"),
+                     32);
+    store_close(s);
+}
+
 /* Keys and hashes name files of objects and sources. */
 static void names_are_made_here_and_not_taken_from_the_file(void **unused)
 {
@@ -332,6 +355,7 @@ int main(void)
         cmocka_unit_test(texts_of_imports_are_bounded_of_a_slot_and_in_all),
         cmocka_unit_test(import_again_changes_nothing),
         cmocka_unit_test(fields_that_this_program_does_not_know_are_not_taken),
+        cmocka_unit_test(slots_of_format_classes_are_taken),
         cmocka_unit_test(names_are_made_here_and_not_taken_from_the_file),
         cmocka_unit_test(files_that_are_no_export_are_refused_before_they_cost_memory),
         cmocka_unit_test(import_that_finds_no_room_on_the_disk_leaves_a_whole_store),
