@@ -88,8 +88,9 @@ enum dtype model_random_type(const char *path, enum dtype *more)
 {
     const char *format = strchr(path + sizeof prefix - 1, ':');
     *more = DTYPE_BF16;
-    if (!format++)
+    if (!format)
         return DTYPE_BF16;
+    format++;
     const char *plus = strchr(format, '+');
     enum dtype t = type_named(format, plus ? (size_t)(plus - format) : strlen(format));
     *more = plus ? type_named(plus + 1, strlen(plus + 1)) : t;
