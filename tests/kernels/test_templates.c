@@ -21,7 +21,7 @@
 #include "tests/kernels/sample.h"
 #include "tests/kernels/trial.h"
 
-enum { WORKERS = 2, MODELS = 9, SPREAD = 8, CHOICES = 40 };
+enum { WORKERS = 2, MODELS = 12, SPREAD = 8, CHOICES = 40 };
 
 /* ---- coverage -------------------------------------------------------------------------------
  *
@@ -90,6 +90,10 @@ static const struct {
     KIND(ARCH_QWEN3, DTYPE_BF16, 160, 4, 2, 128, 288, 300, false),
     KIND(ARCH_QWEN3, DTYPE_Q8_0, 128, 4, 1, 128, 320, 200, false),
     KIND(ARCH_QWEN2, DTYPE_Q4_1, 128, 2, 2, 64, 224, 400, false),
+    /* super-blocks of 256 */
+    KIND(ARCH_LLAMA, DTYPE_Q4_K, 256, 8, 2, 64, 768, 331, false),
+    KIND(ARCH_QWEN3, DTYPE_Q6_K, 512, 2, 1, 128, 256, 250, false),
+    KIND(ARCH_LLAMA, DTYPE_Q5_K, 256, 4, 4, 64, 512, 97, true),
 #undef KIND
 };
 static struct model *models[MODELS];

@@ -14,7 +14,8 @@
  * A digit's sum is shifted by 8 bits and the next digit's products are added on top, so one int32
  * ends up with the exact sum over the block and is converted once. Nothing is lost: integers wrap
  * around on the way, but the result fits, 32 * 2^23 * 8 at most for 4-bit weights and three digits;
- * those of Q8_0 are converted after two digits and again after the third.
+ * those of more bits are converted after two digits and again after the third. Blocks of Q6_K have
+ * a scale for each half, which is summed and converted by itself.
  *
  * Three digits keep 22 bits below a block's largest value. That is about what a float sum of
  * hundreds of products keeps, but the neighbours of an outlier would lose more. So a token's block
@@ -31,11 +32,14 @@
 
 /* ---- weights ------------------------------------------------------------------------------ */
 
-/* A block of a panel: 8 vectors of signed bytes, then 16 first values, d, and m + 8 d of Q4_1. */
-enum { DIGIT_FIRST = 512, DIGIT_D = 576, DIGIT_MIDDLE = 640 };
-/* Whether a block's sums are converted before digit d, which they would outgrow. */
-#define DIGIT_ANEW(type, d) ((type) == DTYPE_Q8_0 && (d) == 2)
-#define DIGIT_BLOCK(type) ((type) == DTYPE_Q4_1 ? 704 : 640)
+/* A block of a panel: 8 vectors of signed bytes; then, for each of its halves that has a scale of
+ * its own, 16 first values and that scale; then what formats with a minimum have in the middle. */
+#define DIGIT_FIRST(h) (512 + 128 * (h))
+#define DIGIT_D(h) (DIGIT_FIRST(h) + 64)
+#define DIGIT_MIDDLE(type) DIGIT_FIRST(HALVES(type))
+#define DIGIT_BLOCK(type) (DIGIT_MIDDLE(type) + (HAS_MINIMUM(type) ? 64 : 0))
+/* Whether sums are converted before digit d, which they would outgrow. */
+#define DIGIT_ANEW(type, d) (((type) == DTYPE_Q8_0 || SUPER_HIGH_BITS(type)) && (d) == 2)
 
 INLINE int64_t wide_panel_bytes(const int type)
 {
@@ -44,22 +48,27 @@ INLINE int64_t wide_panel_bytes(const int type)
 
 INLINE void wide_expand_block(const int type, const struct panel_source *s, int b, uint8_t *panel)
 {
+    const int halves = HALVES(type);
     uint8_t *to = panel + (int64_t)b * DIGIT_BLOCK(type);
-    __m512i q[8], sum = _mm512_setzero_si512();
-    __m512 d, m;
-    panel_quads(type, PACK, s, b, q);
-    panel_scales(type, PACK, s, b, &d, &m);
+    __m512i q[8];
+    __m512 scale[2], minimum, centre = _mm512_set1_ps(MIDDLE_CODE(type));
+    source_quads(type, PACK, s, b, q);
+    source_scales(type, PACK, s, b, scale, &minimum);
     UNROLLED
-    for (int i = 0; i < 8; i++) {
-        if (type != DTYPE_Q8_0)
-            q[i] = _mm512_sub_epi8(q[i], _mm512_set1_epi8(8));
-        sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8((char)128), q[i]);
-        _mm512_store_si512(to + 64 * i, q[i]);
+    for (int h = 0; h < halves; h++) {
+        const int n = 8 / halves;
+        __m512i sum = _mm512_setzero_si512();
+        UNROLLED
+        for (int i = h * n; i < h * n + n; i++) {
+            q[i] = _mm512_sub_epi8(q[i], _mm512_set1_epi8(MIDDLE_CODE(type)));
+            sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8((char)128), q[i]);
+            _mm512_store_si512(to + 64 * i, q[i]);
+        }
+        _mm512_store_si512(to + DIGIT_FIRST(h), _mm512_sub_epi32(_mm512_setzero_si512(), sum));
+        _mm512_store_ps(to + DIGIT_D(h), scale[h]);
     }
-    _mm512_store_si512(to + DIGIT_FIRST, _mm512_sub_epi32(_mm512_setzero_si512(), sum));
-    _mm512_store_ps(to + DIGIT_D, d);
-    if (type == DTYPE_Q4_1)
-        _mm512_store_ps(to + DIGIT_MIDDLE, _mm512_fmadd_ps(d, _mm512_set1_ps(8.0f), m));
+    if (HAS_MINIMUM(type))
+        _mm512_store_ps(to + DIGIT_MIDDLE(type), _mm512_fmadd_ps(scale[0], centre, minimum));
 }
 
 /* ---- activations -------------------------------------------------------------------------- */
@@ -198,9 +207,9 @@ INLINE __m512i digit_broadcast(const uint8_t *p)
 
 /* ---- products ----------------------------------------------------------------------------- */
 
-/* out (+)= the integers of one block with its scales applied. `times`: a factor of the integers;
- * `last`: they are the block's last. */
-INLINE void digit_apply(const int type, const int cols, const __m512i s[TILE][4],
+/* out (+)= the integers of half h of a block, or all of it, with its scale applied. `times`: a
+ * factor of the integers; `last`: they are the block's last. */
+INLINE void digit_apply(const int type, const int cols, const int h, const __m512i s[TILE][4],
                         const uint8_t *block, const float *unit, const float times, const int last,
                         float *out, int64_t ldo, int add)
 {
@@ -208,15 +217,15 @@ INLINE void digit_apply(const int type, const int cols, const __m512i s[TILE][4]
     UNROLLED
     for (int c = 0; c < cols; c++) {
         const uint8_t *p = block + c * stride;
-        __m512 d = _mm512_mul_ps(_mm512_load_ps(p + DIGIT_D), _mm512_set1_ps(times));
+        __m512 d = _mm512_mul_ps(_mm512_load_ps(p + DIGIT_D(h)), _mm512_set1_ps(times));
         UNROLLED
         for (int t = 0; t < TILE; t++) {
             float *to = out + t * ldo + c * PANEL;
             __m512 acc = add ? _mm512_loadu_ps(to) : _mm512_setzero_ps();
             acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[t][c]),
                                   _mm512_mul_ps(d, _mm512_set1_ps(unit[t])), acc);
-            if (type == DTYPE_Q4_1 && last)
-                acc = _mm512_fmadd_ps(_mm512_load_ps(p + DIGIT_MIDDLE),
+            if (HAS_MINIMUM(type) && last)
+                acc = _mm512_fmadd_ps(_mm512_load_ps(p + DIGIT_MIDDLE(type)),
                                       _mm512_set1_ps(unit[K / BLOCK * TILE + t]), acc);
             _mm512_storeu_ps(to, acc);
         }
@@ -224,25 +233,27 @@ INLINE void digit_apply(const int type, const int cols, const __m512i s[TILE][4]
 }
 
 /* What the sums start with before digit d: the offset's share, or the digits before it. */
-INLINE void digit_start(const int type, const int cols, const int d, const uint8_t *block,
-                        __m512i s[TILE][4])
+INLINE void digit_start(const int type, const int cols, const int h, const int d,
+                        const uint8_t *block, __m512i s[TILE][4])
 {
     UNROLLED
     for (int t = 0; t < TILE; t++) {
         UNROLLED
         for (int c = 0; c < cols; c++)
-            s[t][c] = d == 0 ? _mm512_load_si512(block + c * wide_panel_bytes(type) + DIGIT_FIRST)
+            s[t][c] = d == 0
+                          ? _mm512_load_si512(block + c * wide_panel_bytes(type) + DIGIT_FIRST(h))
                       : DIGIT_ANEW(type, d) ? _mm512_setzero_si512()
                                             : _mm512_slli_epi32(s[t][c], 8);
     }
 }
 
-/* s += one digit of the block's 32 columns times the weights */
-INLINE void digit_products(const int type, const int cols, const uint8_t *block, const uint8_t *x,
-                           __m512i s[TILE][4])
+/* s += one digit of the columns of half h of a block, or all of it, times the weights */
+INLINE void digit_products(const int type, const int cols, const int h, const uint8_t *block,
+                           const uint8_t *x, __m512i s[TILE][4])
 {
+    const int n = 8 / HALVES(type);
     UNROLLED
-    for (int i = 0; i < 8; i++) {
+    for (int i = h * n; i < h * n + n; i++) {
         NO_SOONER(); /* all of a block's weights at its start would leave sums no registers */
         __m512i w[4];
         UNROLLED
@@ -263,36 +274,47 @@ __attribute__((noinline)) static void digit_finish(const int type, const int col
                                                    const uint8_t *block, const uint8_t *fine,
                                                    const float *unit, float *out, int64_t ldo)
 {
+    for (int h = 0; h < HALVES(type); h++) {
+        __m512i s[TILE][4];
+        UNROLLED
+        for (int t = 0; t < TILE; t++) {
+            UNROLLED
+            for (int c = 0; c < cols; c++)
+                s[t][c] = _mm512_setzero_si512();
+        }
+        digit_products(type, cols, h, block, fine, s);
+        digit_apply(type, cols, h, s, block, unit, 1.0f / 256, 0, out, ldo, 1);
+    }
+}
+
+/* out (+)= half h of a block, or all of it, but for fourth digits. x: its digits. */
+INLINE void digit_half(const int type, const int cols, const int h, const uint8_t *block,
+                       const uint8_t *x, const float *unit, float *out, int64_t ldo, int add)
+{
     __m512i s[TILE][4];
     UNROLLED
-    for (int t = 0; t < TILE; t++) {
-        UNROLLED
-        for (int c = 0; c < cols; c++)
-            s[t][c] = _mm512_setzero_si512();
+    for (int d = 0; d < DIGITS; d++) {
+        if (DIGIT_ANEW(type, d)) {
+            digit_apply(type, cols, h, s, block, unit, 256.0f, 0, out, ldo, add);
+            add = 1;
+        }
+        digit_start(type, cols, h, d, block, s);
+        digit_products(type, cols, h, block, x + d * TILE * BLOCK, s);
     }
-    digit_products(type, cols, block, fine, s);
-    digit_apply(type, cols, s, block, unit, 1.0f / 256, 0, out, ldo, 1);
+    digit_apply(type, cols, h, s, block, unit, 1.0f, 1, out, ldo, add);
 }
 
 /* out[t * ldo + 16 c + r] = token t of the tile . row r of panel c, for `cols` neighbouring ones */
 INLINE void wide_digits_panels(const int type, const int cols, const uint8_t *panel,
                                const uint8_t *tile, float *out, int64_t ldo)
 {
+    const int halves = HALVES(type);
     const float *unit = wide_units(tile), *back = wide_back(tile);
     for (int b = 0; b < K / BLOCK; b++) {
         const uint8_t *block = panel + b * DIGIT_BLOCK(type), *x = tile + (int64_t)b * DIGIT_ROWS;
-        __m512i s[TILE][4];
-        int add = b > 0;
         UNROLLED
-        for (int d = 0; d < DIGITS; d++) {
-            if (DIGIT_ANEW(type, d)) {
-                digit_apply(type, cols, s, block, unit + b * TILE, 256.0f, 0, out, ldo, add);
-                add = 1;
-            }
-            digit_start(type, cols, d, block, s);
-            digit_products(type, cols, block, x + d * TILE * BLOCK, s);
-        }
-        digit_apply(type, cols, s, block, unit + b * TILE, 1.0f, 1, out, ldo, add);
+        for (int h = 0; h < halves; h++)
+            digit_half(type, cols, h, block, x, unit + b * TILE, out, ldo, b + h > 0);
         if (FINE && wide_with_fine(tile)[b])
             digit_finish(type, cols, block, wide_fine(tile) + b * TILE * BLOCK, unit + b * TILE,
                          out, ldo);
