@@ -14,8 +14,10 @@
  * A digit's sum is shifted by 8 bits and the next digit's products are added on top, so one int32
  * ends up with the exact sum over the block and is converted once. Nothing is lost: integers wrap
  * around on the way, but the result fits, 32 * 2^23 * 8 at most for 4-bit weights and three digits;
- * those of more bits are converted after two digits and again after the third. Blocks of Q6_K have
- * a scale for each half, which is summed and converted by itself.
+ * those of Q8_0 are converted after two digits and again after the third. Blocks of Q6_K have a
+ * scale for each half, which is summed and converted by itself. Its sums, 16 * 2^23 * 32, and those
+ * of Q5_K fit if the mean |X| of half a block is below 2^22: where it is not, all values are of
+ * much the same size, and X has a bit less.
  *
  * Three digits keep 22 bits below a block's largest value. That is about what a float sum of
  * hundreds of products keeps, but the neighbours of an outlier would lose more. So a token's block
@@ -39,7 +41,11 @@
 #define DIGIT_MIDDLE(type) DIGIT_FIRST(HALVES(type))
 #define DIGIT_BLOCK(type) (DIGIT_MIDDLE(type) + (HAS_MINIMUM(type) ? 64 : 0))
 /* Whether sums are converted before digit d, which they would outgrow. */
-#define DIGIT_ANEW(type, d) (((type) == DTYPE_Q8_0 || SUPER_HIGH_BITS(type)) && (d) == 2)
+#define DIGIT_ANEW(type, d) ((type) == DTYPE_Q8_0 && (d) == 2)
+/* Whether there are codes of 5 or 6 bits, whose sums would outgrow three digits. */
+#define DIGIT_FULL  \
+    (DIGITS == 3 && \
+     (SUPER_HIGH_BITS(WTYPE) || SUPER_HIGH_BITS(WTYPE_2) || SUPER_HIGH_BITS(WTYPE_3)))
 
 INLINE int64_t wide_panel_bytes(const int type)
 {
@@ -109,27 +115,36 @@ INLINE uint16_t *wide_with_fine(const uint8_t *tile)
 /* Blocks of a row, in whole vectors of them. */
 enum { DIGIT_LINE = (K / BLOCK + 15) / 16 * 16 };
 
+/* The larger one of two sums of 16 sizes. */
+INLINE float digit_sum(__m512 a, __m512 c)
+{
+    float one = _mm512_reduce_add_ps(a), two = _mm512_reduce_add_ps(c);
+    return one > two ? one : two;
+}
+
 /* up[b] = 2^bits and unit[b] = 2^-bits for the digits of each block of x, values near 1 or below;
  * fine[b]: whether the block has fourth digits. */
 INLINE void digit_units(const float *x, float *up, float *unit, uint8_t *fine)
 {
+    float twice[DIGIT_LINE] __attribute__((aligned(64))); /* the mean size in either half */
     __m512 sizes[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
     for (int b = 0; b < K / BLOCK; b++) {
         __m512 a = _mm512_abs_ps(_mm512_loadu_ps(x + b * BLOCK));
         __m512 c = _mm512_abs_ps(_mm512_loadu_ps(x + b * BLOCK + 16));
         up[b] = _mm512_reduce_max_ps(_mm512_max_ps(a, c));
+        twice[b] = DIGIT_FULL ? digit_sum(a, c) * (2.0f / 16) : 0;
         sizes[0] = _mm512_add_ps(sizes[0], a);
         sizes[1] = _mm512_add_ps(sizes[1], c);
     }
     for (int b = K / BLOCK; b < DIGIT_LINE; b++)
-        up[b] = 0;
+        up[b] = twice[b] = 0;
     __m512 most = _mm512_set1_ps(_mm512_reduce_add_ps(_mm512_add_ps(sizes[0], sizes[1])) *
                                  DIGITS_OUTLIER(K, WIDE_OUTLIER));
     for (int b = 0; b < DIGIT_LINE; b += 16) {
         /* 1.01: a value just below a power of two may round up to it, which has no digits. */
         __m512 top = _mm512_load_ps(up + b);
         __mmask16 far = _mm512_cmp_ps_mask(top, most, _CMP_GT_OQ);
-        top = _mm512_mul_ps(top, _mm512_set1_ps(1.01f));
+        top = _mm512_mul_ps(_mm512_max_ps(top, _mm512_load_ps(twice + b)), _mm512_set1_ps(1.01f));
         __m512 e = _mm512_getexp_ps(_mm512_max_ps(top, _mm512_set1_ps(0x1p-80f)));
         __m512 bits = _mm512_sub_ps(_mm512_set1_ps(8 * DIGITS - 2), e), one = _mm512_set1_ps(1);
         _mm512_store_ps(up + b, _mm512_scalef_ps(one, bits));
