@@ -42,23 +42,29 @@ INLINE void panel_load8(const int type, const uint8_t *panel, int b, const int s
         panel_high(type, p + 256, w);
 }
 
+/* The sums of n products of four, which fit 16 bits. */
+INLINE __m256i panel_fours(const __m256i *w, const int32_t *x, const int n)
+{
+    __m256i pairs = _mm256_maddubs_epi16(w[0], _mm256_set1_epi32(x[0]));
+    UNROLLED
+    for (int j = 1; j < n; j++)
+        pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(w[j], _mm256_set1_epi32(x[j])));
+    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+
 /* Lane i is the sum over half h of a block, or all of it, of the codes of row i, less the middle
- * one, times a digit, whose own sum is `total`. */
+ * one (8, 16 or 32), times a digit, whose own sum is `total`. */
 INLINE __m256i panel_sum(const int type, const __m256i w[8], const int h, const int8_t *digit,
                          int32_t total)
 {
     const int n = 8 / HALVES(type), fit = 8 >> SUPER_HIGH_BITS(type);
-    const int32_t *x = (const int32_t *)digit;
-    __m256i sum = _mm256_set1_epi32(total * -MIDDLE_CODE(type));
+    const int32_t *x = (const int32_t *)digit + h * n;
+    __m256i sum = panel_fours(w + h * n, x, fit);
     UNROLLED
-    for (int i = h * n; i < h * n + n; i += fit) {
-        __m256i pairs = _mm256_maddubs_epi16(w[i], _mm256_set1_epi32(x[i]));
-        UNROLLED
-        for (int j = i + 1; j < i + fit; j++)
-            pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(w[j], _mm256_set1_epi32(x[j])));
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-    }
-    return sum;
+    for (int i = fit; i < n; i += fit)
+        sum = _mm256_add_epi32(sum, panel_fours(w + h * n + i, x + i, fit));
+    const __m256i middle = _mm256_slli_epi32(_mm256_set1_epi32(total), 3 + SUPER_HIGH_BITS(type));
+    return _mm256_sub_epi32(sum, middle);
 }
 
 /* sum over digits of s[j] * 256^(d-1-j), as float */
