@@ -82,13 +82,17 @@ enum dtype { DTYPES(DTYPE_NUMBER, 0) DTYPE_COUNT };
 #define DTYPE_BLOCK(t) (DTYPES(DTYPE_IF_BLOCK, t) 0)
 #define DTYPE_BYTES(t) (DTYPES(DTYPE_IF_BYTES, t) 0)
 
-/* What CPU templates read (cpu/lib/block.h): rows in whole blocks of ROW_BLOCK values. Integers are
- * what can be repacked in panels and multiplied in digits (cpu/lib/panel.h), nibbles also by AVX2.
+/* What CPU templates read: rows in whole blocks of ROW_BLOCK values (cpu/lib/block.h), or of 256
+ * that are eight such blocks with scales in common (cpu/lib/super.h). Integers are what can be
+ * repacked in panels and multiplied in digits (cpu/lib/panel.h), those of six bits or fewer also by
+ * AVX2.
  */
 #define ROW_BLOCK 32
 #define BLOCK_TYPE(t) ((t) <= DTYPE_Q4_1)
-#define PANEL_TYPE(t) ((t) >= DTYPE_Q8_0 && (t) <= DTYPE_Q4_1)
-#define NIBBLE_TYPE(t) ((t) == DTYPE_Q4_0 || (t) == DTYPE_Q4_1)
+#define SUPER_TYPE(t) ((t) >= DTYPE_Q4_K && (t) <= DTYPE_Q5_K)
+#define ROW_TYPE(t) (BLOCK_TYPE(t) || SUPER_TYPE(t))
+#define PANEL_TYPE(t) (((t) >= DTYPE_Q8_0 && (t) <= DTYPE_Q4_1) || SUPER_TYPE(t))
+#define SMALL_TYPE(t) (PANEL_TYPE(t) && (t) != DTYPE_Q8_0)
 
 /* A weight matrix [rows, cols]. `data` is the model's own format, row after row without padding.
  * `packed` is the copy made by the kernel's own pack function, or null if it declares none. */

@@ -12,7 +12,7 @@
 #include "specializer/candidate/template_tables.h"
 #include "specializer/specializer_private.h"
 
-enum { SOURCE_MOST = 40 * 1024, HEADERS_MOST = 32, BEST = 6, WORST = 3 };
+enum { SOURCE_MOST = 40 * 1024, HEADERS_MOST = 40, BEST = 6, WORST = 3 };
 
 /* ---- sources ------------------------------------------------------------------------------- */
 

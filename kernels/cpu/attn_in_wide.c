@@ -28,8 +28,7 @@ enum { K = HIDDEN };
 #include "cpu/lib/wide.h"
 
 /* The format whose expanded panels are the largest sets the size of the rank's scratch. */
-#define LARGER(a, b) (TILE_PARTS(a) > TILE_PARTS(b) || PANEL_TYPE(a) ? (a) : (b))
-#define WTYPE_LARGE LARGER(LARGER(WTYPE, WTYPE_2), WTYPE_3)
+#define WTYPE_LARGE WIDE_LARGER(WIDE_LARGER(WTYPE, WTYPE_2), WTYPE_3)
 
 INLINE void project(const int type, const struct attn_in_args *a, const struct wide *w,
                     struct qkv_unit u)

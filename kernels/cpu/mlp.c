@@ -67,7 +67,7 @@ INLINE const uint8_t *down_at(const struct mlp_args *a, int row)
 {
     if (PACK)
         return (const uint8_t *)a->down.packed + row / 16 * panel_bytes(WTYPE_3, FFN);
-    return (const uint8_t *)a->down.data + row * ((int64_t)FFN / BLOCK * BLOCK_BYTES(WTYPE_3));
+    return (const uint8_t *)a->down.data + row * ROW_BYTES(WTYPE_3, FFN);
 }
 
 #if SLICE
@@ -76,9 +76,9 @@ INLINE const uint8_t *down_at(const struct mlp_args *a, int row)
 INLINE void partial_rows(const struct mlp_args *a, int row, const int rows, int first, int end,
                          float *sum)
 {
-    const int64_t stride = (int64_t)FFN / BLOCK * BLOCK_BYTES(WTYPE_3);
-    rows_dot_all(WTYPE_3, down_at(a, row) + first / BLOCK * BLOCK_BYTES(WTYPE_3), stride, rows,
-                 a->h + first, FFN, a->m, TOKENS, end - first, PREFETCH, sum + row, HIDDEN);
+    const int64_t stride = ROW_BYTES(WTYPE_3, FFN);
+    rows_dot_all(WTYPE_3, down_at(a, row) + ROW_BYTES(WTYPE_3, first), stride, rows, a->h + first,
+                 FFN, a->m, TOKENS, end - first, PREFETCH, sum + row, HIDDEN);
 }
 
 static void run(const void *args, const struct team *team)

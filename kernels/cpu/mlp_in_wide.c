@@ -43,7 +43,7 @@ INLINE void finish(const struct mlp_in_args *a, int t0, int tokens, int n, int c
 }
 
 /* Panels of both formats in slots of the larger one's size. */
-#define WTYPE_LARGE (TILE_PARTS(WTYPE) > TILE_PARTS(WTYPE_2) || PANEL_TYPE(WTYPE) ? WTYPE : WTYPE_2)
+#define WTYPE_LARGE WIDE_LARGER(WTYPE, WTYPE_2)
 
 /* The sums of the tile at token t; up's panels are behind those of gate. Of one format they are
  * multiplied as one matrix: the products stand in the object once, and a register tile may have

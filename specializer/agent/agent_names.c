@@ -104,16 +104,32 @@ static const char *const frame_functions_c[] = {"bits_float",
                                                 "qkv_to",
                                                 "qkv_unit",
                                                 "qkv_weight",
+                                                "row_at",
+                                                "row_load",
+                                                "row_load_half",
+                                                "row_load_scaled",
+                                                "row_scales",
                                                 "rotate",
+                                                "rows_add",
                                                 "rows_dot",
                                                 "rows_dot_all",
                                                 "rows_half",
+                                                "rows_half_add",
                                                 "rows_run",
                                                 "rows_together",
                                                 "rows_together_all",
                                                 "scales_load",
                                                 "share_groups",
                                                 "silu8",
+                                                "super_above",
+                                                "super_codes",
+                                                "super_factors",
+                                                "super_field",
+                                                "super_less",
+                                                "super_load",
+                                                "super_quad",
+                                                "super_scales",
+                                                "super_sides",
                                                 "vf_add",
                                                 "vf_exp",
                                                 "vf_fma",
@@ -159,16 +175,17 @@ static const char *const frame_functions_cuda[] = {
     /* mma.cuh */
     "mma_bf16", "pack_tiles", NULL};
 
-static const char *const frame_macros_c[] = {"BLOCK_BYTES", "BLOCK_HEAD",    "SCALES",
-                                             "NO_SOONER",   "ROWS_TOGETHER", NULL};
+static const char *const frame_macros_c[] = {
+    "BLOCK_BYTES", "BLOCK_HEAD", "SCALES",     "NO_SOONER", "ROWS_TOGETHER", "BLOCKS_TOGETHER",
+    "ROW_BYTES",   "HALVES",     "ROW_SCALES", "SUPER_*",   "MIDDLE_CODE",   NULL};
 static const char *const frame_macros_cuda[] = {"WHET_LOAD", "TILE_LAYOUT", NULL};
 
 /* Constants of models and machines, and the tables that describe them, on both. */
 static const char *const frame_both[] = {
-    "HIDDEN",     "HEADS",       "KV_HEADS", "HEAD_DIM", "FFN",     "VOCAB",     "M_MAX",
-    "REGION*",    "HAS_*",       "WHET_*",   "DTYPE_*",  "KV_PAGE", "K",         "KNOB",
-    "LEGAL",      "START",       "AGENT_*",  "CUDA_*",   "DTYPES",  "ROW_BLOCK", "BLOCK_TYPE",
-    "PANEL_TYPE", "NIBBLE_TYPE", "REDUCE_*", NULL};
+    "HIDDEN",     "HEADS",      "KV_HEADS",   "HEAD_DIM", "FFN",      "VOCAB",     "M_MAX",
+    "REGION*",    "HAS_*",      "WHET_*",     "DTYPE_*",  "KV_PAGE",  "K",         "KNOB",
+    "LEGAL",      "START",      "AGENT_*",    "CUDA_*",   "DTYPES",   "ROW_BLOCK", "BLOCK_TYPE",
+    "PANEL_TYPE", "SMALL_TYPE", "SUPER_TYPE", "ROW_TYPE", "REDUCE_*", NULL};
 
 /* What only the text itself could use is not here: a text may call something UNIT as qkv.h does. */
 static const char *const frame_c[] = {"WTYPE",    "WTYPE_2",   "WTYPE_3",   "ROPE_INTERLEAVED",

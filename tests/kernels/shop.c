@@ -72,6 +72,18 @@ int shop_open_cuda(struct shop *s, const char *program, struct err *err)
     return open_common(s, program, err);
 }
 
+void shop_model(struct shop *s, enum dtype type)
+{
+    struct model_shape of = shape;
+    if (SUPER_TYPE(type)) {
+        of.hidden = 512;
+        of.heads = 8;
+        of.kv_heads = 2;
+    }
+    model_close(s->model);
+    s->env.model = s->model = model_random(&of, type, 5);
+}
+
 void shop_close(struct shop *s)
 {
     char command[80];

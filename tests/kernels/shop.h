@@ -22,6 +22,8 @@ struct shop {
 int shop_open(struct shop *s, struct err *err);
 int shop_open_cuda(struct shop *s, const char *program, struct err *err);
 void shop_close(struct shop *s);
+/* Another model instead, in weights of this format; of blocks of 256: 512 wide, with 8 heads. */
+void shop_model(struct shop *s, enum dtype type);
 
 /* The build stage, to its end; the reason is in c->reason. */
 bool shop_build(struct shop *s, struct candidate *c);

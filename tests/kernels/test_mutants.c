@@ -184,13 +184,14 @@ static void one_mutant(struct shop *s, const struct source *f, const struct muta
 
 static struct model *target_model(const struct mutated *t)
 {
+    const bool supers = SUPER_TYPE(t->type); /* blocks of 256 */
     struct model_shape shape = {.arch = t->arch,
                                 .layers = 2,
-                                .hidden = 192,
-                                .heads = 6,
+                                .hidden = supers ? 256 : 192,
+                                .heads = supers ? 8 : 6,
                                 .kv_heads = 2,
                                 .head_dim = 64,
-                                .ffn = 352,
+                                .ffn = supers ? 512 : 352,
                                 .vocab = 333,
                                 .max_context = 512,
                                 .eps = 1e-5f,
@@ -268,8 +269,8 @@ static void mutate_target(struct shop *s, uint64_t *seed, int n)
 /* Six points of every template, on instruction sets in turn; formats and architectures vary. */
 static int choose_targets(struct mutated *out, uint64_t seed)
 {
-    static const enum dtype types[] = {DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_Q4_0,
-                                       DTYPE_BF16, DTYPE_F32,  DTYPE_F16};
+    static const enum dtype types[] = {DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_BF16,
+                                       DTYPE_F32,  DTYPE_F16,  DTYPE_Q4_K, DTYPE_Q6_K};
     static const enum arch archs[] = {ARCH_LLAMA, ARCH_QWEN3, ARCH_QWEN2};
     int n = 0;
     for (int i = 0; i < template_count(); i++) {
@@ -279,7 +280,7 @@ static int choose_targets(struct mutated *out, uint64_t seed)
         for (int k = 0; k < 6 && t->region != REGION_REDUCE; k++) {
             int m = t->m_min > 6 ? (t->m_min > 24 ? t->m_min : 24) : 3 + k % 4;
             struct mutated target = {.t = t,
-                                     .type = types[random_below(&seed, 2) ? 0 : k % 6],
+                                     .type = types[random_below(&seed, 2) ? 0 : (i + k) % 8],
                                      .arch = archs[(i + k) % 3],
                                      .m = m};
             struct model *model = target_model(&target);

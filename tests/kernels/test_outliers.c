@@ -5,10 +5,12 @@
  * matrices behind it learn to ignore them. A row of three such values in blocks of their own is
  * made here, with weights of 0 in those columns: what is left of a result are the products of
  * ordinary values, a sixth of which share a block with an outlier. The probe's own outlier is one,
- * and weighs what any channel does.
+ * and weighs what any channel does. The other case is the opposite: all values are as large as the
+ * largest, and all weights the least there are, so integers become as large as they can.
  *
  * Each START point with three digits (VNNI; other machines have nothing to try) of the templates
- * for attn_out is built, run and held to twice the eager kernel's error.
+ * for attn_out is built, run and held to twice the eager kernel's error, that case to three times,
+ * in each format whose codes are summed in another way.
  */
 #include <dlfcn.h>
 #include <math.h>
@@ -21,42 +23,112 @@
 #include "engine/cpu/oracle.h"
 #include "engine/cpu/pack.h"
 #include "engine/cpu/pool.h"
+#include "engine/quant.h"
 #include "tests/kernels/shop.h"
 
-enum { SINKS = 3, BLOCK = 32, BLOCK_BYTES = 20, ZERO = 8, FIVE_EIGHTHS = 0x3900 };
+enum { SINKS = 3, BLOCK = 32, FIVE_EIGHTHS = 0x3900 };
 static const int sink[SINKS] = {5, 100, 333};
 
-/* Column k of every row of w, blocks of Q4_1, weighs 0: d * 8 + m, where m is -8 d. */
-static void ignore_column(uint8_t *w, int rows, int cols, int k)
+/* Nibble `up` of a byte becomes n. */
+static void put_nibble(uint8_t *byte, int up, int n)
 {
-    for (int r = 0; r < rows; r++) {
-        uint8_t *block = w + ((int64_t)r * cols + k) / BLOCK * BLOCK_BYTES;
-        uint8_t *pair = block + 4 + k % 16;
-        uint16_t d, m;
-        memcpy(&d, block, 2);
-        d &= 0x7fff;
-        d = d >> 10 > 0 && d >> 10 < 28 ? d : FIVE_EIGHTHS; /* 8 times it is a normal number, too */
-        m = (uint16_t)(0x8000 | (d + (3 << 10)));
-        memcpy(block, &d, 2);
-        memcpy(block + 2, &m, 2);
-        *pair = k % BLOCK < 16 ? (*pair & 0xf0) | ZERO : (*pair & 0x0f) | ZERO << 4;
+    *byte = (uint8_t)(up ? (*byte & 0x0f) | n << 4 : (*byte & 0xf0) | n);
+}
+
+/* Makes what is at `second` the number at `block` times 2^times, less than 0 if `negative`: what a
+ * format adds then takes away what it has in the middle of its codes. */
+static void cancel(uint8_t *block, uint8_t *second, int times, bool negative)
+{
+    uint16_t d, m;
+    memcpy(&d, block, 2);
+    d &= 0x7fff;
+    d = d >> 10 > 0 && d >> 10 < 26 ? d : FIVE_EIGHTHS; /* its product is a normal number, too */
+    m = (uint16_t)((negative ? 0x8000 : 0) | (d + (times << 10)));
+    memcpy(block, &d, 2);
+    memcpy(second, &m, 2);
+}
+
+/* Value k % 32 of a block of Q4_1 weighs 0: d * 8 + m, where m is -8 d. */
+static void ignore_q4_1(uint8_t *block, int k)
+{
+    cancel(block, block + 2, 3, true);
+    put_nibble(block + 4 + k % 16, k % BLOCK / 16, 8);
+}
+
+/* Value k % 256 of a super-block of Q4_K weighs 0, d s * 8 - dmin m, where m is s and dmin 8 d; of
+ * Q5_K with 16. The 12 bytes of scales and minima have the two side by side. */
+static void ignore_minimum(uint8_t *block, int k, bool five)
+{
+    const int j = k % 256 / BLOCK;
+    uint8_t *s = block + 4;
+    cancel(block, block + 2, five ? 4 : 3, false);
+    memcpy(s + 4, s, 4);
+    for (int i = 8; i < 12; i++)
+        s[i] = (uint8_t)((s[i] & 15) * 17);
+    put_nibble(block + (five ? 48 : 16) + j / 2 * BLOCK + k % BLOCK, j % 2, five ? 0 : 8);
+    if (five)
+        block[16 + k % BLOCK] |= (uint8_t)(1 << j);
+}
+
+/* Value k % 256 of a super-block of Q6_K weighs 0: its code is 32, two bits over a nibble. */
+static void ignore_q6_k(uint8_t *block, int k)
+{
+    const int half = k % 256 / 128, quarter = k % 128 / BLOCK;
+    uint8_t *high = block + 128 + half * BLOCK + k % BLOCK;
+    put_nibble(block + half * 64 + quarter % 2 * BLOCK + k % BLOCK, quarter / 2, 0);
+    *high = (uint8_t)((*high & ~(3 << 2 * quarter)) | 2 << 2 * quarter);
+}
+
+/* Column k of every row of w weighs 0. */
+static void ignore_column(const struct weight *w, uint8_t *data, int k)
+{
+    const enum dtype type = (enum dtype)w->type;
+    for (int r = 0; r < w->rows; r++) {
+        uint8_t *block = data + dtype_bytes(type, (int64_t)r * w->cols) +
+                         k / dtype_block(type) * dtype_block_bytes(type);
+        if (type == DTYPE_Q6_K)
+            ignore_q6_k(block, k);
+        else if (type == DTYPE_Q4_1)
+            ignore_q4_1(block, k);
+        else
+            ignore_minimum(block, k, type == DTYPE_Q5_K);
     }
 }
 
-/* The inputs of a case with outliers, and weights to match; free() what it returns. */
-static uint8_t *make_sinks(struct out_args *a)
+/* The weights of a case as a copy, to free(), that it has instead; and nothing to add to. */
+static uint8_t *own_weights(struct out_args *a)
 {
-    int64_t bytes = (int64_t)a->w.rows * a->w.cols / BLOCK * BLOCK_BYTES;
+    int64_t bytes = dtype_bytes((enum dtype)a->w.type, (int64_t)a->w.rows * a->w.cols);
     uint8_t *w = xaligned((size_t)bytes);
     memcpy(w, a->w.data, (size_t)bytes);
-    for (int i = 0; i < SINKS; i++) {
-        ignore_column(w, a->w.rows, a->w.cols, sink[i]);
-        for (int t = 0; t < a->m; t++)
-            ((float *)a->in)[(int64_t)t * a->w.cols + sink[i]] = 300 + (float)t;
-    }
     memset((float *)a->x, 0, (size_t)a->m * (size_t)a->w.rows * sizeof(float));
     a->w.data = w;
     return w;
+}
+
+/* The inputs of a case with outliers, and weights to match. */
+static void make_sinks(struct out_args *a, uint8_t *w)
+{
+    for (int i = 0; i < SINKS; i++) {
+        ignore_column(&a->w, w, sink[i]);
+        for (int t = 0; t < a->m; t++)
+            ((float *)a->in)[(int64_t)t * a->w.cols + sink[i]] = 300 + (float)t;
+    }
+}
+
+/* The largest sums of integers there are: codes all 0, and values as large as a block's largest. */
+static void make_full(struct out_args *a, uint8_t *w)
+{
+    const enum dtype type = (enum dtype)a->w.type;
+    const int size = dtype_block_bytes(type), from = type == DTYPE_Q6_K          ? 0
+                                                     : dtype_block(type) > BLOCK ? 16
+                                                                                 : 4;
+    const int end = type == DTYPE_Q6_K ? 192 : size;
+    int64_t blocks = (int64_t)a->w.rows * a->w.cols / dtype_block(type);
+    for (int64_t b = 0; b < blocks; b++)
+        memset(w + b * size + from, 0, (size_t)(end - from));
+    for (int64_t i = 0; i < (int64_t)a->m * a->w.cols; i++)
+        ((float *)a->in)[i] = 1.97f - (float)(i % 7) * 1e-3f;
 }
 
 /* The rms error of the worst row, of the row's own rms. */
@@ -80,7 +152,8 @@ static double run(const struct cpu_kernel *k, struct kernel_case *c, struct pool
     return worst;
 }
 
-static void compare(struct shop *s, const struct candidate *cand, const char *knobs, int m)
+static void compare(struct shop *s, const struct candidate *cand, const char *knobs, int m,
+                    bool full)
 {
     void *object = dlopen(cand->object, RTLD_NOW | RTLD_LOCAL);
     const struct cpu_kernel *k = object ? dlsym(object, "whet_kernel") : NULL;
@@ -93,7 +166,8 @@ static void compare(struct shop *s, const struct candidate *cand, const char *kn
     struct out_args *a = case_args(c);
     struct pool *pool = pool_open(2, 0);
     struct oracle_out want;
-    uint8_t *w = make_sinks(a);
+    uint8_t *w = own_weights(a);
+    (full ? make_full : make_sinks)(a, w);
     oracle_run(REGION_ATTN_OUT, a, &want);
     double eager = run(eager_cpu(REGION_ATTN_OUT), c, pool, &want);
     struct weight *weight[3] = {&a->w};
@@ -103,8 +177,12 @@ static void compare(struct shop *s, const struct candidate *cand, const char *kn
     a->w.packed = packed[0];
     double own = run(k, c, pool, &want);
     char words[80];
-    snprintf(words, sizeof words, "error %.2e, eager %.2e", own, eager);
-    shop_report(s, own <= 2 * eager, knobs, m, own <= 2 * eager ? NULL : "error", words);
+    snprintf(words, sizeof words, "%s: error %.2e, eager %.2e", full ? "full" : "sinks", own,
+             eager);
+    /* A sum that wrapped around is off by its own size; one of a single sign rounds at each step.
+     */
+    const bool right = own <= (full ? 3 : 2) * eager;
+    shop_report(s, right, knobs, m, right ? NULL : "error", words);
     pool_close(pool);
     oracle_free(&want);
     case_free(c);
@@ -118,18 +196,36 @@ static void try_point(struct shop *s, const struct template *t, const struct fac
 {
     char knobs[200];
     bool built;
-    snprintf(knobs, sizeof knobs, "%s ", t->id);
+    snprintf(knobs, sizeof knobs, "%s %s ", t->id, dtype_name((enum dtype)f->WTYPE));
     point_text(t, p, knobs + strlen(knobs), sizeof knobs - strlen(knobs));
     struct candidate *c = shop_build_point(s, t, p, f, &built);
-    if (built)
-        compare(s, c, knobs, m);
-    else
+    for (int full = 0; built && full < 2; full++)
+        compare(s, c, knobs, m, full);
+    if (!built)
         shop_report(s, false, knobs, m, "build", c->reason);
     shop_drop(c);
 }
 
+/* Every START point with three digits for steps of m tokens; whether there is VNNI. */
+static bool try_starts(struct shop *s, int m)
+{
+    struct facts f;
+    struct point p;
+    facts_fill(&f, s->model, REGION_ATTN_OUT, m, NUMERICS_TOLERANCE);
+    for (int i = 0; i < template_count(); i++) {
+        const struct template *t = template_at(i);
+        for (int n = 0;
+             template_fits(t, MACHINE_CPU, REGION_ATTN_OUT, m) && template_start_row(t, &f, n, &p);
+             n++)
+            if (role_value(t, &p, ROLE_DIGITS) == 3 && !template_illegal(t, &p, &f))
+                try_point(s, t, &f, &p, m);
+    }
+    return f.HAS_VNNI;
+}
+
 int main(void)
 {
+    static const enum dtype formats[] = {DTYPE_Q4_1, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
     static const int tokens[] = {8, 32, 256};
     struct shop s;
     struct err err = {""};
@@ -138,18 +234,10 @@ int main(void)
         return 1;
     }
     bool vnni = false;
-    for (int i = 0; i < 3 * template_count(); i++) {
-        const struct template *t = template_at(i / 3);
-        struct facts f;
-        struct point p;
-        int m = tokens[i % 3];
-        facts_fill(&f, s.model, REGION_ATTN_OUT, m, NUMERICS_TOLERANCE);
-        vnni = f.HAS_VNNI;
-        for (int n = 0;
-             template_fits(t, MACHINE_CPU, REGION_ATTN_OUT, m) && template_start_row(t, &f, n, &p);
-             n++)
-            if (role_value(t, &p, ROLE_DIGITS) == 3 && !template_illegal(t, &p, &f))
-                try_point(&s, t, &f, &p, m);
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        shop_model(&s, formats[i]);
+        for (size_t k = 0; k < sizeof tokens / sizeof *tokens; k++)
+            vnni = try_starts(&s, tokens[k]);
     }
     if (!vnni)
         printf("no VNNI here: nothing to try\n");

@@ -21,7 +21,7 @@
 #include "tests/kernels/sample.h"
 #include "tests/kernels/trial.h"
 
-enum { WORKERS = 2, MODELS = 9, SPREAD = 8, CHOICES = 40 };
+enum { WORKERS = 2, MODELS = 14, SPREAD = 8, CHOICES = 40 };
 
 /* ---- coverage -------------------------------------------------------------------------------
  *
@@ -90,9 +90,32 @@ static const struct {
     KIND(ARCH_QWEN3, DTYPE_BF16, 160, 4, 2, 128, 288, 300, false),
     KIND(ARCH_QWEN3, DTYPE_Q8_0, 128, 4, 1, 128, 320, 200, false),
     KIND(ARCH_QWEN2, DTYPE_Q4_1, 128, 2, 2, 64, 224, 400, false),
+    /* super-blocks of 256 */
+    KIND(ARCH_LLAMA, DTYPE_Q4_K, 256, 8, 2, 64, 768, 331, false),
+    KIND(ARCH_QWEN3, DTYPE_Q6_K, 512, 2, 1, 128, 256, 250, false),
+    KIND(ARCH_LLAMA, DTYPE_Q5_K, 256, 4, 4, 64, 512, 97, true),
+    /* with values, up and down in another format: see open_model() */
+    KIND(ARCH_LLAMA, DTYPE_Q4_K, 256, 4, 2, 64, 512, 90, true),
+    KIND(ARCH_LLAMA, DTYPE_Q4_0, 128, 4, 2, 64, 256, 80, true),
 #undef KIND
 };
 static struct model *models[MODELS];
+
+/* The last two kinds have weights that are stored in more bytes than the first of their region,
+ * and, in Q6_K as files of Q4_K_M have them, of two scales a block. Never closed. */
+static struct model *open_model(int i)
+{
+    struct model *m = model_random(&model_kind[i].shape, model_kind[i].type, 7 + (uint64_t)i);
+    if (i < MODELS - 2)
+        return m;
+    enum dtype other = i == MODELS - 2 ? DTYPE_Q6_K : DTYPE_Q4_1;
+    struct layer *to = m->layer,
+                 *from = model_random(&model_kind[i].shape, other, 7 + (uint64_t)i)->layer;
+    to->wv = from->wv;
+    to->up = from->up;
+    to->down = from->down;
+    return m;
+}
 
 /* ---- children -------------------------------------------------------------------------------- */
 
@@ -286,7 +309,7 @@ int main(int argc, char **argv)
         return 1;
     }
     for (int i = 0; i < MODELS; i++)
-        models[i] = model_random(&model_kind[i].shape, model_kind[i].type, 7 + (uint64_t)i);
+        models[i] = open_model(i);
     for (int i = 0; i < template_count(); i++) {
         const struct template *t = template_at(i);
         if (t->machine != MACHINE_CPU || (argc > 1 && strcmp(argv[1], t->id) != 0))

@@ -1,22 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* avx2_panel.h - panels of 16 rows times activations in digits, on AVX2. Included by panel.h.
  *
- * The packed form is panel.h's. vpmaddubsw multiplies 32 unsigned bytes with signed ones and adds
- * the products of neighbours, in 16 bits: 4 k of 8 rows and a broadcast dword of x. A nibble is at
- * most 15 and a digit 128 in size, so the sums of a block's eight dwords, 8 x 2 x 15 x 128 = 30720,
- * still fit 16 bits, and only then become integers of 32. For a digit a block of 8 rows costs 8
- * products, 7 additions and one more product. Bytes of Q8_0 would not fit: they have no panels
- * here.
+ * vpmaddubsw multiplies 32 unsigned bytes with signed ones and adds the products of neighbours, in
+ * 16 bits: 4 k of 8 rows and a broadcast dword of x. A nibble is at most 15 and a digit 128 in
+ * size, so the sums of a block's eight dwords, 8 x 2 x 15 x 128 = 30720, still fit 16 bits, and
+ * only then become integers of 32. For a digit a block of 8 rows costs 8 products, 7 additions and
+ * one more product. Codes of 5 and 6 bits, at most 31 and 63, leave room for four dwords and two.
+ * Bytes of Q8_0 would not fit: they have no panels here.
  *
  * Sums of a block are exact integers; the rest is panel.h's arithmetic in the same order.
  */
 #ifndef WHET_KERNELS_CPU_LIB_AVX2_PANEL_H
 #define WHET_KERNELS_CPU_LIB_AVX2_PANEL_H
 
-/* Nibbles of rows 8 h .. 8 h + 7 of block b: register j has their k = 4 j .. 4 j + 3. */
-INLINE void panel_load8(const int type, const uint8_t *panel, int b, const int h, __m256i w[8])
+/* Adds the bits that codes of super-blocks have above their nibbles, from p. */
+INLINE void panel_high(const int type, const uint8_t *p, __m256i w[8])
 {
-    const uint8_t *p = panel + (int64_t)b * PANEL_QUANTS(type) + 32 * h;
+    const int bits = SUPER_HIGH_BITS(type), step = bits == 2 ? 4 : 8;
+    const __m256i mask = _mm256_set1_epi8(bits == 2 ? 0x30 : 0x10);
+    UNROLLED
+    for (int i = 0; i < 8; i++) {
+        __m256i high = _mm256_load_si256((const __m256i *)(p + i / step * 64));
+        const int left = 4 - i % step * bits;
+        high = left >= 0 ? _mm256_slli_epi16(high, left) : _mm256_srli_epi16(high, -left);
+        w[i] = _mm256_or_si256(w[i], _mm256_and_si256(high, mask));
+    }
+}
+
+/* Codes of rows 8 s .. 8 s + 7 of block b: register j has their k = 4 j .. 4 j + 3. */
+INLINE void panel_load8(const int type, const uint8_t *panel, int b, const int s, __m256i w[8])
+{
+    const uint8_t *p = panel + (int64_t)b * PANEL_QUANTS(type) + 32 * s;
     const __m256i low = _mm256_set1_epi8(15);
     UNROLLED
     for (int j = 0; j < 4; j++) {
@@ -24,18 +38,33 @@ INLINE void panel_load8(const int type, const uint8_t *panel, int b, const int h
         w[j] = _mm256_and_si256(q, low);
         w[j + 4] = _mm256_and_si256(_mm256_srli_epi16(q, 4), low);
     }
+    if (SUPER_HIGH_BITS(type))
+        panel_high(type, p + 256, w);
 }
 
-/* Lane i is the sum over the block of (q - 8) of row i times a digit, whose own sum is `total`. */
-INLINE __m256i panel_sum(const __m256i w[8], const int8_t *digit, int32_t total)
+/* The sums of n products of four, which fit 16 bits. */
+INLINE __m256i panel_fours(const __m256i *w, const int32_t *x, const int n)
 {
-    const int32_t *x = (const int32_t *)digit;
     __m256i pairs = _mm256_maddubs_epi16(w[0], _mm256_set1_epi32(x[0]));
     UNROLLED
-    for (int j = 1; j < 8; j++)
+    for (int j = 1; j < n; j++)
         pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(w[j], _mm256_set1_epi32(x[j])));
-    __m256i sum = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-    return _mm256_sub_epi32(sum, _mm256_slli_epi32(_mm256_set1_epi32(total), 3));
+    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+
+/* Lane i is the sum over half h of a block, or all of it, of the codes of row i, less the middle
+ * one (8, 16 or 32), times a digit, whose own sum is `total`. */
+INLINE __m256i panel_sum(const int type, const __m256i w[8], const int h, const int8_t *digit,
+                         int32_t total)
+{
+    const int n = 8 / HALVES(type), fit = 8 >> SUPER_HIGH_BITS(type);
+    const int32_t *x = (const int32_t *)digit + h * n;
+    __m256i sum = panel_fours(w + h * n, x, fit);
+    UNROLLED
+    for (int i = fit; i < n; i += fit)
+        sum = _mm256_add_epi32(sum, panel_fours(w + h * n + i, x + i, fit));
+    const __m256i middle = _mm256_slli_epi32(_mm256_set1_epi32(total), 3 + SUPER_HIGH_BITS(type));
+    return _mm256_sub_epi32(sum, middle);
 }
 
 /* sum over digits of s[j] * 256^(d-1-j), as float */
@@ -57,38 +86,75 @@ INLINE __m256 panel_halves(const uint8_t *p)
     return _mm256_cvtph_ps(_mm_load_si128((const __m128i *)p));
 }
 
+INLINE __m256 panel_bytes8(const uint8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+
+/* For rows 8 s .. of block b: its scale, or those of its halves, and what its weights have in the
+ * middle of their codes. */
+INLINE void panel_scales8(const int type, const uint8_t *panel, int blocks, int b, const int s,
+                          __m256 scale[2], __m256 *middle)
+{
+    const uint8_t *head = panel_head(type, panel, blocks, b) + 16 * s;
+    const __m256 d = panel_halves(head), centre = _mm256_set1_ps(MIDDLE_CODE(type));
+    scale[0] = scale[1] = *middle = d;
+    if (SUPER_TYPE(type)) {
+        const uint8_t *factor = panel_factors(type, panel, blocks, b) + 8 * s;
+        const __m256 two = panel_bytes8(factor + PANEL);
+        scale[0] = _mm256_mul_ps(d, panel_bytes8(factor));
+        scale[1] = _mm256_mul_ps(d, two);
+        if (HAS_MINIMUM(type))
+            *middle = _mm256_fmsub_ps(scale[0], centre,
+                                      _mm256_mul_ps(panel_halves(head + 2 * PANEL), two));
+    } else if (HAS_MINIMUM(type)) {
+        *middle = _mm256_fmadd_ps(d, centre, panel_halves(head + 2 * PANEL));
+    }
+}
+
+/* Half h of block b, or all of it, times token x, on top of v. */
+INLINE __m256 panel_half(const int type, const int d, const __m256i w[8], const int h, int b,
+                         const struct digits *x, __m256 scale, __m256 v)
+{
+    __m256i sum[4];
+    UNROLLED
+    for (int j = 0; j < d; j++) {
+        NO_SOONER();
+        sum[j] = panel_sum(type, w, h, x->digit + (b * d + j) * BLOCK,
+                           digits_share(type, x->total, b * d + j, h));
+    }
+    __m256 unit = _mm256_mul_ps(scale, _mm256_set1_ps(x->unit[b]));
+    v = _mm256_fmadd_ps(panel_join(d, sum), unit, v);
+    if (DIGITS_FINE(d) && x->deep[b]) {
+        __m256i fine =
+            panel_sum(type, w, h, x->fine + b * BLOCK, digits_share(type, x->fine_total, b, h));
+        unit = _mm256_mul_ps(unit, _mm256_set1_ps(1.0f / 256));
+        v = _mm256_fmadd_ps(_mm256_cvtepi32_ps(fine), unit, v);
+    }
+    return v;
+}
+
 /* acc[t] += block b of the panel . token t, without the tokens' own scale 2^row. */
 INLINE void panel_block(const int type, const int d, const uint8_t *panel, int blocks, int b,
                         const struct digits *x, const int tokens, vf *acc)
 {
-    const uint8_t *s = panel + (int64_t)blocks * PANEL_QUANTS(type) + b * PANEL_SCALES(type);
+    const int halves = HALVES(type);
     UNROLLED
-    for (int h = 0; h < 2; h++) {
+    for (int s = 0; s < 2; s++) {
         __m256i w[8];
+        __m256 scale[2], middle;
         NO_SOONER();
-        panel_load8(type, panel, b, h, w);
-        __m256 scale = panel_halves(s + 16 * h), middle = scale;
-        if (type == DTYPE_Q4_1)
-            middle = _mm256_fmadd_ps(scale, _mm256_set1_ps(8.0f), panel_halves(s + 32 + 16 * h));
+        panel_load8(type, panel, b, s, w);
+        panel_scales8(type, panel, blocks, b, s, scale, &middle);
         UNROLLED
         for (int t = 0; t < tokens; t++) {
-            __m256i sum[4];
+            __m256 v = s ? acc[t].b : acc[t].a;
             UNROLLED
-            for (int j = 0; j < d; j++) {
-                NO_SOONER();
-                sum[j] = panel_sum(w, x[t].digit + (b * d + j) * BLOCK, x[t].total[b * d + j]);
-            }
-            __m256 unit = _mm256_mul_ps(scale, _mm256_set1_ps(x[t].unit[b]));
-            __m256 v = h ? acc[t].b : acc[t].a;
-            v = _mm256_fmadd_ps(panel_join(d, sum), unit, v);
-            if (DIGITS_FINE(d) && x[t].deep[b]) {
-                __m256i fine = panel_sum(w, x[t].fine + b * BLOCK, x[t].fine_total[b]);
-                unit = _mm256_mul_ps(unit, _mm256_set1_ps(1.0f / 256));
-                v = _mm256_fmadd_ps(_mm256_cvtepi32_ps(fine), unit, v);
-            }
-            if (type == DTYPE_Q4_1)
+            for (int h = 0; h < halves; h++)
+                v = panel_half(type, d, w, h, b, x + t, scale[h], v);
+            if (HAS_MINIMUM(type))
                 v = _mm256_fmadd_ps(middle, _mm256_set1_ps(x[t].sum[b]), v);
-            if (h)
+            if (s)
                 acc[t].b = v;
             else
                 acc[t].a = v;

@@ -57,11 +57,41 @@ INLINE void block_load_half(const int type, const uint8_t *p, const float *scale
     }
 }
 
+/* The same of block j of the BLOCKS_TOGETHER ones at p. */
+INLINE void row_load_half(const int type, const uint8_t *p, const int j, const float *scale,
+                          const int h, __m256 w[2])
+{
+    if (!SUPER_TYPE(type)) {
+        block_load_half(type, p, scale, h, w);
+        return;
+    }
+    UNROLLED
+    for (int i = 0; i < 2; i++) {
+        bytes16 q = super_codes(type, p, j, i);
+        w[i] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(h ? _mm_srli_si128(q, 8) : q));
+        w[i] = type == DTYPE_Q6_K ? _mm256_mul_ps(_mm256_broadcast_ss(scale + 2 * j + i), w[i])
+                                  : _mm256_fmadd_ps(_mm256_broadcast_ss(scale + j), w[i],
+                                                    _mm256_broadcast_ss(scale + 8 + j));
+    }
+}
+
+/* acc[t] += those weights times those of token t, at x. */
+INLINE void rows_half_add(__m256 acc[TOKENS_MOST], const __m256 w[2], const float *x, int64_t ldx,
+                          const int tokens)
+{
+    UNROLLED
+    for (int t = 0; t < tokens; t++) {
+        acc[t] = _mm256_fmadd_ps(w[0], _mm256_loadu_ps(x + t * ldx), acc[t]);
+        acc[t] = _mm256_fmadd_ps(w[1], _mm256_loadu_ps(x + t * ldx + LANES), acc[t]);
+    }
+}
+
 /* Half h of `rows` rows' sums += `run` blocks from `w` times those of x; scale[r]: row r's. */
 INLINE void rows_half(const int type, const uint8_t *w, int64_t stride, const int rows,
                       const float (*scale)[2 * SCALE_RUN], const int run, const float *x,
                       int64_t ldx, const int tokens, const int h, const int ahead, row_sums *sum)
 {
+    const int together = BLOCKS_TOGETHER(type);
     __m256 acc[ROWS_MOST][TOKENS_MOST];
     UNROLLED
     for (int r = 0; r < rows; r++) {
@@ -69,19 +99,17 @@ INLINE void rows_half(const int type, const uint8_t *w, int64_t stride, const in
         for (int t = 0; t < tokens; t++)
             acc[r][t] = sum[r][h][t];
     }
-    for (int b = 0; b < run; b++) {
+    for (int b = 0; b < run; b += together) {
         UNROLLED
-        for (int r = 0; r < rows; r++) {
-            const uint8_t *p = w + r * stride + (int64_t)b * BLOCK_BYTES(type);
-            __m256 v[2];
-            if (ahead && h == 0)
-                __builtin_prefetch(p + ahead);
-            block_load_half(type, p, scale[r] + b * SCALES(type), h, v);
+        for (int j = 0; j < together; j++) {
             UNROLLED
-            for (int t = 0; t < tokens; t++) {
-                const float *xt = x + t * ldx + b * BLOCK + 8 * h;
-                acc[r][t] = _mm256_fmadd_ps(v[0], _mm256_loadu_ps(xt), acc[r][t]);
-                acc[r][t] = _mm256_fmadd_ps(v[1], _mm256_loadu_ps(xt + LANES), acc[r][t]);
+            for (int r = 0; r < rows; r++) {
+                const uint8_t *p = row_at(type, w + r * stride, b);
+                __m256 v[2];
+                if (ahead && h == 0)
+                    __builtin_prefetch(p + j * DTYPE_BYTES(type) / together + ahead);
+                row_load_half(type, p, j, scale[r] + b * ROW_SCALES(type), h, v);
+                rows_half_add(acc[r], v, x + (b + j) * BLOCK + 8 * h, ldx, tokens);
             }
         }
     }
@@ -100,7 +128,7 @@ INLINE void rows_run(const int type, const uint8_t *w, int64_t stride, const int
     float scale[ROWS_MOST][2 * SCALE_RUN];
     UNROLLED
     for (int r = 0; r < rows; r++)
-        scales_load(type, w + r * stride, run, scale[r]);
+        row_scales(type, w + r * stride, run, scale[r]);
     UNROLLED
     for (int h = 0; h < 2; h++)
         rows_half(type, w, stride, rows, (const float(*)[2 * SCALE_RUN]) scale, run, x, ldx, tokens,
@@ -121,7 +149,7 @@ INLINE void rows_together(const int type, const uint8_t *w, int64_t stride, cons
     }
     for (int b = 0; b < k / BLOCK; b += SCALE_RUN) {
         const int run = k / BLOCK - b < SCALE_RUN ? k / BLOCK - b : SCALE_RUN;
-        const uint8_t *from = w + (int64_t)b * BLOCK_BYTES(type);
+        const uint8_t *from = row_at(type, w, b);
         int r = 0;
         for (; r + rows <= count; r += rows)
             rows_run(type, from + r * stride, stride, rows, run, x + b * BLOCK, ldx, tokens, ahead,

@@ -17,9 +17,14 @@
 #ifndef WHET_KERNELS_CPU_LIB_DIGITS_H
 #define WHET_KERNELS_CPU_LIB_DIGITS_H
 
-#include "cpu/lib/block.h"
+#include "cpu/lib/shape.h"
+#include "cpu/lib/super.h"
 
 #define DIGITS_FINE(d) ((d) == 3 && (ISA == ISA_VNNI || ISA == ISA_AVX2))
+
+/* Sums that are kept of a block's digits: of all, and of its first half where some weights have
+ * scales of halves. */
+#define TOTALS (HALVES(WTYPE) == 2 || HALVES(WTYPE_2) == 2 || HALVES(WTYPE_3) == 2 ? 2 : 1)
 
 /* A value is an outlier if it is more than `times` the mean size of the others of its row of k,
  * which is this share of the sum of all sizes. Not the row's root mean square, which is the
@@ -32,20 +37,22 @@ enum { FEW_OUTLIER = 10 };
 
 /* One token's row of k values in digits. Arrays are views into scratch, see digits_bytes(). */
 struct digits {
-    int8_t *digit;  /* [k/32, D, 32], most significant first */
-    float *unit;    /* [k/32] */
-    float *sum;     /* [k/32] unit * sum of X over the block */
-    int32_t *total; /* [k/32, D] sum of each digit over the block */
-    float *scale;   /* [2] whose product is 2^row */
-    /* DIGITS_FINE: [k/32] whether the block has fourth digits, [k/32, 32] those, [k/32] their sums
-     */
+    int8_t *digit; /* [k/32, D, 32], most significant first */
+    float *unit;   /* [k/32] */
+    float *sum;    /* [k/32] unit * sum of X over the block */
+    int32_t
+        *total;   /* [k/32, D, TOTALS] sum of each digit over the block, and over its first half */
+    float *scale; /* [2] whose product is 2^row */
+    /* DIGITS_FINE: [k/32] whether the block has fourth digits, [k/32, 32] those, and
+     * [k/32, TOTALS] their sums */
     int32_t *deep;
     int8_t *fine;
     int32_t *fine_total;
 };
 
 #define DIGITS_ROW_BYTES(k, d) \
-    ((int64_t)(k) / BLOCK * ((d) * (BLOCK + 4) + 8 + (DIGITS_FINE(d) ? BLOCK + 8 : 0)))
+    ((int64_t)(k) / BLOCK *    \
+     ((d) * (BLOCK + 4 * TOTALS) + 8 + (DIGITS_FINE(d) ? BLOCK + 4 + 4 * TOTALS : 0)))
 
 /* Bytes of scratch for m rows, a multiple of 64. */
 INLINE int64_t digits_bytes(int k, const int d, int m)
@@ -63,9 +70,9 @@ INLINE struct digits digits_row(void *at, int k, const int d, int t)
     g.unit = (float *)(p + blocks * d * BLOCK);
     g.sum = g.unit + blocks;
     g.total = (int32_t *)(g.sum + blocks);
-    g.deep = g.total + blocks * d;
+    g.deep = g.total + blocks * d * TOTALS;
     g.fine_total = g.deep + (DIGITS_FINE(d) ? blocks : 0);
-    g.fine = (int8_t *)(g.fine_total + (DIGITS_FINE(d) ? blocks : 0));
+    g.fine = (int8_t *)(g.fine_total + (DIGITS_FINE(d) ? blocks * TOTALS : 0));
     g.scale = (float *)(g.fine + (DIGITS_FINE(d) ? blocks * BLOCK : 0));
     return g;
 }
@@ -171,18 +178,18 @@ INLINE int64_t digits_split(struct digits *g, const int d, int b, const float *x
         t = _mm512_add_epi32(t, _mm512_shuffle_epi32(t, 0x4e));
         t = _mm512_add_epi32(t, _mm512_shuffle_epi32(t, 0xb1));
         _mm256_storeu_si256((__m256i *)to, _mm512_castsi512_si256(pair));
-        int32_t *total = g->total + b * d + j;
+        int32_t *total = g->total + (b * d + j) * TOTALS;
         total[0] = _mm_cvtsi128_si32(_mm512_castsi512_si128(t));
         sum = sum * 256 + total[0];
         __m256i other = _mm512_extracti64x4_epi64(pair, 1);
         int32_t others = _mm_cvtsi128_si32(_mm512_extracti32x4_epi32(t, 2));
         if (j + 1 < d) {
             _mm256_storeu_si256((__m256i *)(to + BLOCK), other);
-            total[1] = others;
+            total[TOTALS] = others;
             sum = sum * 256 + others;
         } else if (DIGITS_FINE(d)) {
             _mm256_storeu_si256((__m256i *)(g->fine + b * BLOCK), other);
-            g->fine_total[b] = others;
+            g->fine_total[b * TOTALS] = others;
             g->deep[b] = deep;
             sum = deep ? sum * 256 + others : sum;
         }
@@ -240,15 +247,16 @@ INLINE int64_t digits_split(struct digits *g, const int d, int b, const float *x
     for (int j = 0; j < d; j++) {
         __m256i digit = _mm256_xor_si256(byte[j], offset);
         _mm256_storeu_si256((__m256i *)(g->digit + (b * d + j) * BLOCK), digit);
-        g->total[b * d + j] = digits_total(digit);
-        sum = sum * 256 + g->total[b * d + j];
+        int32_t total = digits_total(digit);
+        g->total[(b * d + j) * TOTALS] = total;
+        sum = sum * 256 + total;
     }
     if (DIGITS_FINE(d)) {
         __m256i digit = _mm256_xor_si256(byte[d & 3], offset);
         _mm256_storeu_si256((__m256i *)(g->fine + b * BLOCK), digit);
-        g->fine_total[b] = digits_total(digit);
+        g->fine_total[b * TOTALS] = digits_total(digit);
         g->deep[b] = deep;
-        sum = deep ? sum * 256 + g->fine_total[b] : sum;
+        sum = deep ? sum * 256 + g->fine_total[b * TOTALS] : sum;
     }
     return sum;
 }
@@ -271,13 +279,49 @@ INLINE int64_t digits_split(struct digits *g, const int d, int b, const float *x
             total += low;
             q[i] = (q[i] - low) >> 8;
         }
-        g->total[b * d + j] = total;
+        g->total[(b * d + j) * TOTALS] = total;
         sum += (int64_t)total * (1 << 8 * (d - 1 - j));
     }
     return sum;
 }
 
 #endif
+
+/* The sum of 16 digits. */
+INLINE int32_t digits_sum16(const int8_t *digit)
+{
+#if ISA >= ISA_NEON
+    return vaddlvq_s8(vld1q_s8(digit));
+#elif ISA >= ISA_AVX2
+    __m128i v = _mm_xor_si128(_mm_loadu_si128((const __m128i *)digit), _mm_set1_epi8(-128));
+    v = _mm_sad_epu8(v, _mm_setzero_si128()); /* of 8 digits + 128 each */
+    return _mm_cvtsi128_si32(v) + _mm_extract_epi16(v, 4) - 16 * 128;
+#else
+    int32_t sum = 0;
+    for (int i = 0; i < BLOCK / 2; i++)
+        sum += digit[i];
+    return sum;
+#endif
+}
+
+/* The sums of first halves of block b. */
+INLINE void digits_halves(struct digits *g, const int d, int b)
+{
+    for (int j = 0; j < d; j++)
+        g->total[(b * d + j) * TOTALS + 1] = digits_sum16(g->digit + (b * d + j) * BLOCK);
+    if (DIGITS_FINE(d))
+        g->fine_total[b * TOTALS + 1] = digits_sum16(g->fine + b * BLOCK);
+}
+
+/* Of the sums `total`, number `at`: that of half h of a block, or of all of it where weights of the
+ * type have one scale. */
+INLINE int32_t digits_share(const int type, const int32_t *total, int at, const int h)
+{
+    const int32_t *sum = total + at * TOTALS;
+    if (HALVES(type) == 1)
+        return sum[0];
+    return h == 0 ? sum[TOTALS - 1] : sum[0] - sum[TOTALS - 1];
+}
 
 /* Writes block b of g from x[0, 32), which are at most 2 in size. A larger value than `most` is an
  * outlier. */
@@ -291,6 +335,8 @@ INLINE void digits_block(struct digits *g, const int d, int b, const float *x, f
     int e = top > 0x1p-80f ? exponent_of(top) : -80;
     int bits = 8 * d - 2 - e;
     int64_t sum = digits_split(g, d, b, x, pow2(bits), deep);
+    if (TOTALS == 2)
+        digits_halves(g, d, b);
     g->unit[b] = pow2(-bits);
     g->sum[b] = (float)sum * (deep ? g->unit[b] * (1.0f / 256) : g->unit[b]);
 }

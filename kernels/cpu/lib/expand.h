@@ -36,7 +36,7 @@ INLINE struct panel_source panel_source(const int type, const int packed, const 
     struct panel_source s;
     s.rows = w->rows - row0 < PANEL ? w->rows - row0 : PANEL;
     s.blocks = k / BLOCK;
-    s.stride = (int64_t)s.blocks * BLOCK_BYTES(type);
+    s.stride = ROW_BYTES(type, k);
     s.data = packed ? (const uint8_t *)w->packed + row0 / PANEL * panel_bytes(type, k)
                     : (const uint8_t *)w->data + row0 * s.stride;
     return s;
@@ -55,7 +55,7 @@ INLINE void expand_floats(const int type, const int packed, const struct panel_s
         UNROLLED
         for (int i = 0; i < 4; i++) {
             int row = r + i < s->rows ? r + i : s->rows - 1;
-            block_load(type, s->data + row * s->stride + (int64_t)b * BLOCK_BYTES(type), w[i]);
+            row_load(type, s->data + row * s->stride, b, w[i]);
         }
         UNROLLED
         for (int k = 0; k < BLOCK / 4; k++)
@@ -66,52 +66,88 @@ INLINE void expand_floats(const int type, const int packed, const struct panel_s
 
 #elif ISA >= ISA_AVX512
 
-/* Dword `j` of block b of each row, from `head` bytes into the block. */
+/* The dword `offset` bytes into what holds block b of each row. */
 INLINE __m512i row_dwords(const int type, const struct panel_source *s, int b, int offset)
 {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     __m512i row = _mm512_min_epi32(lane, _mm512_set1_epi32(s->rows - 1));
     __m512i at = _mm512_mullo_epi32(row, _mm512_set1_epi32((int)s->stride));
-    return _mm512_i32gather_epi32(at, s->data + (int64_t)b * BLOCK_BYTES(type) + offset, 1);
+    return _mm512_i32gather_epi32(at, row_at(type, s->data, b) + offset, 1);
 }
 
-/* The 8 vectors of byte quads of block b (4 consecutive k of each row): nibbles of Q4_x, bytes of
- * Q8_0. */
-INLINE void panel_quads(const int type, const int packed, const struct panel_source *s, int b,
-                        __m512i q[8])
+/* Bits [shift, shift + bits) of every byte. */
+INLINE __m512i byte_bits(__m512i v, int shift, int bits)
 {
-    const int head = BLOCK_HEAD(type), n = type == DTYPE_Q8_0 ? 8 : 4;
-    const __m512i low = _mm512_set1_epi8(15);
+    v = _mm512_srl_epi32(v, _mm_cvtsi32_si128(shift));
+    return _mm512_and_si512(v, _mm512_set1_epi8((char)((1 << bits) - 1)));
+}
+
+/* Codes 4 i .. 4 i + 3 of block b of each row, of super-blocks. */
+INLINE __m512i super_quads(const int type, const struct panel_source *s, int b, int i)
+{
+    const int j = b % BLOCKS_TOGETHER(type);
+    __m512i q = row_dwords(type, s, b, SUPER_LOW(type, j) + 4 * i), high;
+    q = byte_bits(q, SUPER_LOW_SHIFT(type, j), 4);
+    if (!SUPER_HIGH_BITS(type))
+        return q;
+    high = row_dwords(type, s, b, SUPER_HIGH(type, j) + 4 * i);
+    high = byte_bits(high, SUPER_HIGH_SHIFT(type, j), SUPER_HIGH_BITS(type));
+    return _mm512_or_si512(q, _mm512_slli_epi32(high, 4));
+}
+
+/* panel_quads() of block b, from panels or rows. */
+INLINE void source_quads(const int type, const int packed, const struct panel_source *s, int b,
+                         __m512i q[8])
+{
+    if (packed) {
+        panel_quads(type, s->data + (int64_t)b * PANEL_QUANTS(type), q);
+        return;
+    }
+    const int n = type == DTYPE_Q8_0 || SUPER_TYPE(type) ? 8 : 4;
     UNROLLED
     for (int j = 0; j < n; j++)
-        q[j] = packed ? _mm512_load_si512(s->data + (int64_t)b * PANEL_QUANTS(type) + 64 * j)
-                      : row_dwords(type, s, b, head + 4 * j);
+        q[j] = SUPER_TYPE(type) ? super_quads(type, s, b, j)
+                                : row_dwords(type, s, b, BLOCK_HEAD(type) + 4 * j);
     UNROLLED
     for (int j = 0; j < 8 - n; j++) {
-        q[j + 4] = _mm512_and_si512(_mm512_srli_epi16(q[j], 4), low);
-        q[j] = _mm512_and_si512(q[j], low);
+        q[j + 4] = byte_bits(q[j], 4, 4);
+        q[j] = byte_bits(q[j], 0, 4);
     }
 }
 
-/* d and m of block b of each row; m is 0 but for Q4_1. */
-INLINE void panel_scales(const int type, const int packed, const struct panel_source *s, int b,
-                         __m512 *d, __m512 *m)
+/* panel_scales() of block b of super-blocks in rows, one row after the other. */
+INLINE void super_row_scales(const int type, const struct panel_source *s, int b, __m512 scale[2],
+                             __m512 *minimum)
 {
-    __m256i dh, mh = _mm256_setzero_si256();
+    const int j = b % BLOCKS_TOGETHER(type), one = type == DTYPE_Q6_K ? 2 * j : j;
+    const int two = type == DTYPE_Q6_K ? one + 1 : one + BLOCKS_TOGETHER(type);
+    float of[2][PANEL];
+    for (int r = 0; r < PANEL; r++) {
+        const int row = r < s->rows ? r : s->rows - 1;
+        float all[LANES];
+        super_scales(type, row_at(type, s->data + row * s->stride, b), all);
+        of[0][r] = all[one];
+        of[1][r] = all[two];
+    }
+    scale[0] = _mm512_loadu_ps(of[0]);
+    scale[1] = *minimum = _mm512_loadu_ps(of[1]);
+}
+
+/* panel_scales() of block b, from panels or rows. */
+INLINE void source_scales(const int type, const int packed, const struct panel_source *s, int b,
+                          __m512 scale[2], __m512 *minimum)
+{
     if (packed) {
-        const uint8_t *p =
-            s->data + (int64_t)s->blocks * PANEL_QUANTS(type) + (int64_t)b * PANEL_SCALES(type);
-        dh = _mm256_load_si256((const __m256i *)p);
-        if (type == DTYPE_Q4_1)
-            mh = _mm256_load_si256((const __m256i *)(p + 32));
+        panel_scales(type, s->data, s->blocks, b, scale, minimum);
+    } else if (SUPER_TYPE(type)) {
+        super_row_scales(type, s, b, scale, minimum);
     } else {
         __m512i both = row_dwords(type, s, b, 0);
-        dh = _mm512_cvtepi32_epi16(both);
-        if (type == DTYPE_Q4_1)
-            mh = _mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16));
+        scale[0] = scale[1] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
+        *minimum = _mm512_setzero_ps();
+        if (HAS_MINIMUM(type))
+            *minimum = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16)));
     }
-    *d = _mm512_cvtph_ps(dh);
-    *m = _mm512_cvtph_ps(mh);
 }
 
 /* Columns 2i and 2i + 1 of block b of each row, for the plain formats. */
@@ -148,17 +184,18 @@ INLINE void expand_floats(const int type, const int packed, const struct panel_s
         return;
     }
     __m512i q[8];
-    __m512 d, m;
-    panel_quads(type, packed, s, b, q);
-    panel_scales(type, packed, s, b, &d, &m);
+    __m512 scale[2], minimum;
+    source_quads(type, packed, s, b, q);
+    source_scales(type, packed, s, b, scale, &minimum);
     UNROLLED
     for (int k = 0; k < BLOCK; k++) {
+        __m512 d = scale[k * HALVES(type) / BLOCK];
         __m512i v = _mm512_slli_epi32(q[k / 4], 24 - k % 4 * 8);
-        v = _mm512_srai_epi32(v, 24); /* nibbles are positive, bytes are signed */
+        v = _mm512_srai_epi32(v, 24); /* codes are positive, bytes of Q8_0 are signed */
         __m512 f = _mm512_cvtepi32_ps(v);
-        if (type == DTYPE_Q4_0)
-            f = _mm512_sub_ps(f, _mm512_set1_ps(8.0f));
-        f = type == DTYPE_Q4_1 ? _mm512_fmadd_ps(d, f, m) : _mm512_mul_ps(d, f);
+        if (!HAS_MINIMUM(type))
+            f = _mm512_sub_ps(f, _mm512_set1_ps(MIDDLE_CODE(type)));
+        f = HAS_MINIMUM(type) ? _mm512_fmadd_ps(d, f, minimum) : _mm512_mul_ps(d, f);
         _mm512_store_ps(out + k * PANEL, f);
     }
 }
@@ -173,7 +210,7 @@ INLINE void expand_floats(const int type, const int packed, const struct panel_s
         int row = r < s->rows ? r : s->rows - 1;
         float w[BLOCK];
         vf v[2];
-        block_load(type, s->data + row * s->stride + (int64_t)b * BLOCK_BYTES(type), v);
+        row_load(type, s->data + row * s->stride, b, v);
         vf_store(w, v[0]);
         vf_store(w + LANES, v[1]);
         for (int k = 0; k < BLOCK; k++)
@@ -224,14 +261,14 @@ INLINE void expand_tiles(const int type, const int packed, const struct panel_so
 {
     if (PANEL_TYPE(type)) {
         __m512i q[8];
-        __m512 d, m;
-        panel_quads(type, packed, s, b, q);
-        panel_scales(type, packed, s, b, &d, &m);
+        __m512 scale[2], minimum, middle = _mm512_set1_ps(MIDDLE_CODE(type));
+        source_quads(type, packed, s, b, q);
+        source_scales(type, packed, s, b, scale, &minimum);
         UNROLLED
         for (int i = 0; i < BLOCK / 2; i++)
             _mm512_store_si512(tile + 64 * i, quad_brain(type, q[i / 2], i % 2));
-        _mm512_store_ps(scales, d);
-        _mm512_store_ps(scales + PANEL, _mm512_fmadd_ps(d, _mm512_set1_ps(8.0f), m));
+        _mm512_store_ps(scales, scale[0]);
+        _mm512_store_ps(scales + PANEL, _mm512_fmadd_ps(scale[0], middle, minimum));
         return;
     }
     for (int i = 0; i < BLOCK / 2; i++) {

@@ -107,7 +107,7 @@ INLINE void linear_rows(const int type, const struct weight *w, const int k, int
         panel_dot_all(type, DIGITS, p + i * stride, stride, 1, in->row, m, TOKENS, k, PREFETCH,
                       out + i * PANEL, ldo);
 #else
-    const int64_t stride = (int64_t)k / BLOCK * BLOCK_BYTES(type);
+    const int64_t stride = ROW_BYTES(type, k);
     const uint8_t *p = (const uint8_t *)w->data + row0 * stride;
     for (int i = 0; i < count; i += WIDE)
         rows_together_all(type, p + i * stride, stride, ROWS, count - i < WIDE ? count - i : WIDE,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* neon_panel.h - panels of 16 rows times activations in digits, on ARM. Included by panel.h.
  *
- * The packed form is panel.h's. A dword of 16 rows is four registers here, each of 4 rows by 4 k,
+ * A dword of 16 rows is four registers here, each of 4 rows by 4 k,
  * so a block is worked off four rows at a time: its quants fill eight registers, signed and centred
  * already, and every column of x (a digit of a token) is multiplied with them before the next four
  * rows.
@@ -16,10 +16,18 @@
 #ifndef WHET_KERNELS_CPU_LIB_NEON_PANEL_H
 #define WHET_KERNELS_CPU_LIB_NEON_PANEL_H
 
-/* Quants of rows 4 q .. 4 q + 3 of block b: register i has their k = 4 i .. 4 i + 3. */
+/* Bits of v, shifted left by `left` or right where that is negative. */
+INLINE uint8x16_t panel_bits(uint8x16_t v, const int left, const int mask)
+{
+    return vandq_u8(vshlq_u8(v, vdupq_n_s8((int8_t)left)), vdupq_n_u8((uint8_t)mask));
+}
+
+/* Quants of rows 4 q .. 4 q + 3 of block b, less the code in their middle: register i has their k =
+ * 4 i .. 4 i + 3. */
 INLINE void panel_load4(const int type, const uint8_t *panel, int b, const int q, int8x16_t w[8])
 {
     const uint8_t *p = panel + (int64_t)b * PANEL_QUANTS(type) + 16 * q;
+    const int bits = SUPER_HIGH_BITS(type), step = bits == 2 ? 4 : 8;
     if (type == DTYPE_Q8_0) {
         UNROLLED
         for (int i = 0; i < 8; i++)
@@ -27,12 +35,13 @@ INLINE void panel_load4(const int type, const uint8_t *panel, int b, const int q
         return;
     }
     UNROLLED
-    for (int i = 0; i < 4; i++) {
-        uint8x16_t v = vld1q_u8(p + 64 * i);
-        int8x16_t low = vreinterpretq_s8_u8(vandq_u8(v, vdupq_n_u8(15)));
-        int8x16_t high = vreinterpretq_s8_u8(vshrq_n_u8(v, 4));
-        w[i] = vsubq_s8(low, vdupq_n_s8(8));
-        w[i + 4] = vsubq_s8(high, vdupq_n_s8(8));
+    for (int i = 0; i < 8; i++) {
+        uint8x16_t v = vld1q_u8(p + 64 * (i % 4));
+        v = i < 4 ? vandq_u8(v, vdupq_n_u8(15)) : vshrq_n_u8(v, 4);
+        if (bits)
+            v = vorrq_u8(v, panel_bits(vld1q_u8(p + 256 + i / step * 64), 4 - i % step * bits,
+                                       bits == 2 ? 0x30 : 0x10));
+        w[i] = vsubq_s8(vreinterpretq_s8_u8(v), vdupq_n_s8(MIDDLE_CODE(type)));
     }
 }
 
@@ -44,13 +53,15 @@ INLINE const int8_t *panel_column(const struct digits *x, const int d, int b, in
 
 #if ISA >= ISA_I8MM
 
-/* sum[column] lane i = row i . column of x over the block. */
-INLINE void panel_sums(const int8x16_t w[8], const struct digits *x, const int d, int b,
-                       const int columns, int32x4_t *sum)
+/* sum[column] lane i = row i . column of x over half h of the block, of which there are `halves`.
+ */
+INLINE void panel_sums(const int8x16_t w[8], const int halves, const int h, const struct digits *x,
+                       const int d, int b, const int columns, int32x4_t *sum)
 {
+    const int from = h * 4 / halves, to = from + 4 / halves;
     int8x16_t pair[2][4]; /* rows 0 and 1, rows 2 and 3: 8 k of each */
     UNROLLED
-    for (int i = 0; i < 4; i++) {
+    for (int i = from; i < to; i++) {
         int32x4_t even = vreinterpretq_s32_s8(w[2 * i]);
         int32x4_t odd = vreinterpretq_s32_s8(w[2 * i + 1]);
         pair[0][i] = vreinterpretq_s8_s32(vzip1q_s32(even, odd));
@@ -62,7 +73,7 @@ INLINE void panel_sums(const int8x16_t w[8], const struct digits *x, const int d
         const int8_t *two = panel_column(x, d, b, c + 1 < columns ? c + 1 : c);
         int32x4_t low = vdupq_n_s32(0), high = low;
         UNROLLED
-        for (int i = 0; i < 4; i++) {
+        for (int i = from; i < to; i++) {
             int8x16_t both = vcombine_s8(vld1_s8(one + 8 * i), vld1_s8(two + 8 * i));
             low = vmmlaq_s32(low, pair[0][i], both);
             high = vmmlaq_s32(high, pair[1][i], both);
@@ -75,15 +86,16 @@ INLINE void panel_sums(const int8x16_t w[8], const struct digits *x, const int d
 
 #else
 
-INLINE void panel_sums(const int8x16_t w[8], const struct digits *x, const int d, int b,
-                       const int columns, int32x4_t *sum)
+INLINE void panel_sums(const int8x16_t w[8], const int halves, const int h, const struct digits *x,
+                       const int d, int b, const int columns, int32x4_t *sum)
 {
+    const int from = h * 2 / halves, to = from + 2 / halves;
     UNROLLED
     for (int c = 0; c < columns; c++) {
         const int8_t *column = panel_column(x, d, b, c);
         int32x4_t s = vdupq_n_s32(0);
         UNROLLED
-        for (int i = 0; i < 2; i++) { /* a register of x: four dwords, picked by their number */
+        for (int i = from; i < to; i++) { /* a register of x: four dwords, picked by their number */
             int8x16_t v = vld1q_s8(column + 16 * i);
             s = vdotq_laneq_s32(s, w[4 * i], v, 0);
             s = vdotq_laneq_s32(s, w[4 * i + 1], v, 1);
@@ -115,6 +127,35 @@ INLINE float32x4_t panel_halves(const uint8_t *p)
     return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
 }
 
+/* Four signed bytes as floats. */
+INLINE float32x4_t panel_bytes4(const uint8_t *p)
+{
+    int16x8_t v = vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(load_u32(p))));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(v)));
+}
+
+/* For rows 4 q .. of block b: its scale, or those of its halves, and what its weights have in the
+ * middle of their codes. */
+INLINE void panel_scales4(const int type, const uint8_t *panel, int blocks, int b, const int q,
+                          float32x4_t scale[2], float32x4_t *middle)
+{
+    const uint8_t *head = panel_head(type, panel, blocks, b) + 8 * q;
+    const float32x4_t d = panel_halves(head), centre = vdupq_n_f32(MIDDLE_CODE(type));
+    scale[0] = scale[1] = *middle = d;
+    if (SUPER_TYPE(type)) {
+        const uint8_t *factor = panel_factors(type, panel, blocks, b) + 4 * q;
+        const float32x4_t two = panel_bytes4(factor + PANEL);
+        scale[0] = vmulq_f32(d, panel_bytes4(factor));
+        scale[1] = vmulq_f32(d, two);
+        if (HAS_MINIMUM(type)) {
+            float32x4_t minimum = vmulq_f32(panel_halves(head + 2 * PANEL), two);
+            *middle = vfmaq_f32(vnegq_f32(minimum), scale[0], centre);
+        }
+    } else if (HAS_MINIMUM(type)) {
+        *middle = vfmaq_f32(panel_halves(head + 2 * PANEL), d, centre);
+    }
+}
+
 /* Tokens whose columns are multiplied together: as many as make their number even. */
 #define PAIR(d) (ISA >= ISA_I8MM && (d) % 2 ? 2 : 1)
 
@@ -122,27 +163,29 @@ INLINE float32x4_t panel_halves(const uint8_t *p)
 INLINE void panel_block(const int type, const int d, const uint8_t *panel, int blocks, int b,
                         const struct digits *x, const int tokens, vf *acc)
 {
-    const uint8_t *s = panel + (int64_t)blocks * PANEL_QUANTS(type) + b * PANEL_SCALES(type);
+    const int halves = HALVES(type);
     UNROLLED
     for (int q = 0; q < 4; q++) {
         int8x16_t w[8];
+        float32x4_t scale[2], middle;
         NO_SOONER();
         panel_load4(type, panel, b, q, w);
-        float32x4_t scale = panel_halves(s + 8 * q), middle = scale;
-        if (type == DTYPE_Q4_1)
-            middle = vfmaq_f32(panel_halves(s + 32 + 8 * q), scale, vdupq_n_f32(8.0f));
+        panel_scales4(type, panel, blocks, b, q, scale, &middle);
         UNROLLED
         for (int t0 = 0; t0 < tokens; t0 += PAIR(d)) {
             const int n = tokens - t0 < PAIR(d) ? tokens - t0 : PAIR(d);
-            int32x4_t sum[2 * 4];
-            panel_sums(w, x + t0, d, b, n * d, sum);
             UNROLLED
-            for (int t = t0; t < t0 + n; t++) {
-                float32x4_t unit = vmulq_n_f32(scale, x[t].unit[b]);
-                float32x4_t joined = panel_join(d, sum + (t - t0) * d);
-                acc[t].p[q] = vfmaq_f32(acc[t].p[q], joined, unit);
-                if (type == DTYPE_Q4_1)
-                    acc[t].p[q] = vfmaq_f32(acc[t].p[q], middle, vdupq_n_f32(x[t].sum[b]));
+            for (int h = 0; h < halves; h++) {
+                int32x4_t sum[2 * 4];
+                panel_sums(w, halves, h, x + t0, d, b, n * d, sum);
+                UNROLLED
+                for (int t = t0; t < t0 + n; t++) {
+                    float32x4_t unit = vmulq_n_f32(scale[h], x[t].unit[b]);
+                    float32x4_t joined = panel_join(d, sum + (t - t0) * d);
+                    acc[t].p[q] = vfmaq_f32(acc[t].p[q], joined, unit);
+                    if (HAS_MINIMUM(type))
+                        acc[t].p[q] = vfmaq_f32(acc[t].p[q], middle, vdupq_n_f32(x[t].sum[b]));
+                }
             }
         }
     }

@@ -3,7 +3,8 @@
  *
  * The weights stay in the model's own format. `rows` x `tokens` accumulators of 16 lanes are held
  * in registers; a block of 32 weights is turned into floats once and used for every token. All of
- * type, rows and tokens are constants where rows_dot() is called.
+ * type, rows and tokens are constants where rows_dot() is called, and which of the eight blocks of
+ * a super-block is read is one in its loop.
  *
  * Invariant: accumulator (r, t) sees the blocks of K in rising order and nothing else, so its 16
  * lanes are those of lane_dot() (lanes.h) whatever ROWS, TOKENS or the thread split.
@@ -11,7 +12,7 @@
 #ifndef WHET_KERNELS_CPU_LIB_ROWS_H
 #define WHET_KERNELS_CPU_LIB_ROWS_H
 
-#include "cpu/lib/block.h"
+#include "cpu/lib/super.h"
 
 enum { ROWS_MOST = 8, TOKENS_MOST = 8 };
 
@@ -21,12 +22,24 @@ enum { ROWS_MOST = 8, TOKENS_MOST = 8 };
 
 #else
 
+/* acc[t] += a block of weights times that of token t, at x. */
+INLINE void rows_add(vf acc[TOKENS_MOST], const vf w[2], const float *x, int64_t ldx,
+                     const int tokens)
+{
+    UNROLLED
+    for (int t = 0; t < tokens; t++) {
+        acc[t] = vf_fma(w[0], vf_load(x + t * ldx), acc[t]);
+        acc[t] = vf_fma(w[1], vf_load(x + t * ldx + LANES), acc[t]);
+    }
+}
+
 /* y[t * ldy + r] = row r . token t for r < rows, t < tokens. `w`: first row, `stride` bytes a row;
  * x: [tokens, k], ldx floats a token. `ahead`: bytes to prefetch past the block in use, 0 none. */
 INLINE void rows_dot(const int type, const uint8_t *w, int64_t stride, const int rows,
                      const float *x, int64_t ldx, const int tokens, const int k, const int ahead,
                      float *y, int64_t ldy)
 {
+    const int together = BLOCKS_TOGETHER(type);
     vf acc[ROWS_MOST][TOKENS_MOST];
     UNROLLED
     for (int r = 0; r < rows; r++) {
@@ -39,20 +52,19 @@ INLINE void rows_dot(const int type, const uint8_t *w, int64_t stride, const int
         float scale[ROWS_MOST][2 * SCALE_RUN];
         UNROLLED
         for (int r = 0; r < rows; r++)
-            scales_load(type, w + r * stride + (int64_t)b0 * BLOCK_BYTES(type), run, scale[r]);
-        for (int b = b0; b < b0 + run; b++) {
+            row_scales(type, row_at(type, w + r * stride, b0), run, scale[r]);
+        for (int b = b0; b < b0 + run; b += together) {
             UNROLLED
-            for (int r = 0; r < rows; r++) {
-                const uint8_t *p = w + r * stride + (int64_t)b * BLOCK_BYTES(type);
-                vf v[2];
-                if (ahead)
-                    __builtin_prefetch(p + ahead);
-                block_load_scaled(type, p, scale[r] + (b - b0) * SCALES(type), v);
+            for (int j = 0; j < together; j++) {
                 UNROLLED
-                for (int t = 0; t < tokens; t++) {
-                    const float *xt = x + t * ldx + b * BLOCK;
-                    acc[r][t] = vf_fma(v[0], vf_load(xt), acc[r][t]);
-                    acc[r][t] = vf_fma(v[1], vf_load(xt + LANES), acc[r][t]);
+                for (int r = 0; r < rows; r++) {
+                    const uint8_t *p = row_at(type, w + r * stride, b);
+                    const float *xb = x + (int64_t)(b + j) * BLOCK;
+                    vf v[2];
+                    if (ahead)
+                        __builtin_prefetch(p + j * DTYPE_BYTES(type) / together + ahead);
+                    row_load_scaled(type, p, j, scale[r] + (b - b0) * ROW_SCALES(type), v);
+                    rows_add(acc[r], v, xb, ldx, tokens);
                 }
             }
         }

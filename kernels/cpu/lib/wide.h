@@ -24,6 +24,9 @@
 
 #include "cpu/lib/isa.h"
 
+/* The format of two whose panels are the larger ones once expanded: slots have their size. */
+#define WIDE_LARGER(a, b) (wide_panel_bytes(a) > wide_panel_bytes(b) ? (a) : (b))
+
 #if ISA >= ISA_DOTPROD /* integers: the same functions, otherwise */
 #include "cpu/lib/neon_wide.h"
 #else

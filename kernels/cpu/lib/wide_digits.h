@@ -14,7 +14,10 @@
  * A digit's sum is shifted by 8 bits and the next digit's products are added on top, so one int32
  * ends up with the exact sum over the block and is converted once. Nothing is lost: integers wrap
  * around on the way, but the result fits, 32 * 2^23 * 8 at most for 4-bit weights and three digits;
- * those of Q8_0 are converted after two digits and again after the third.
+ * those of Q8_0 are converted after two digits and again after the third. Blocks of Q6_K have a
+ * scale for each half, which is summed and converted by itself. Its sums, 16 * 2^23 * 32, and those
+ * of Q5_K fit if the mean |X| of half a block is below 2^22: where it is not, all values are of
+ * much the same size, and X has a bit less.
  *
  * Three digits keep 22 bits below a block's largest value. That is about what a float sum of
  * hundreds of products keeps, but the neighbours of an outlier would lose more. So a token's block
@@ -31,11 +34,18 @@
 
 /* ---- weights ------------------------------------------------------------------------------ */
 
-/* A block of a panel: 8 vectors of signed bytes, then 16 first values, d, and m + 8 d of Q4_1. */
-enum { DIGIT_FIRST = 512, DIGIT_D = 576, DIGIT_MIDDLE = 640 };
-/* Whether a block's sums are converted before digit d, which they would outgrow. */
+/* A block of a panel: 8 vectors of signed bytes; then, for each of its halves that has a scale of
+ * its own, 16 first values and that scale; then what formats with a minimum have in the middle. */
+#define DIGIT_FIRST(h) (512 + 128 * (h))
+#define DIGIT_D(h) (DIGIT_FIRST(h) + 64)
+#define DIGIT_MIDDLE(type) DIGIT_FIRST(HALVES(type))
+#define DIGIT_BLOCK(type) (DIGIT_MIDDLE(type) + (HAS_MINIMUM(type) ? 64 : 0))
+/* Whether sums are converted before digit d, which they would outgrow. */
 #define DIGIT_ANEW(type, d) ((type) == DTYPE_Q8_0 && (d) == 2)
-#define DIGIT_BLOCK(type) ((type) == DTYPE_Q4_1 ? 704 : 640)
+/* Whether there are codes of 5 or 6 bits, whose sums would outgrow three digits. */
+#define DIGIT_FULL  \
+    (DIGITS == 3 && \
+     (SUPER_HIGH_BITS(WTYPE) || SUPER_HIGH_BITS(WTYPE_2) || SUPER_HIGH_BITS(WTYPE_3)))
 
 INLINE int64_t wide_panel_bytes(const int type)
 {
@@ -44,22 +54,27 @@ INLINE int64_t wide_panel_bytes(const int type)
 
 INLINE void wide_expand_block(const int type, const struct panel_source *s, int b, uint8_t *panel)
 {
+    const int halves = HALVES(type);
     uint8_t *to = panel + (int64_t)b * DIGIT_BLOCK(type);
-    __m512i q[8], sum = _mm512_setzero_si512();
-    __m512 d, m;
-    panel_quads(type, PACK, s, b, q);
-    panel_scales(type, PACK, s, b, &d, &m);
+    __m512i q[8];
+    __m512 scale[2], minimum, centre = _mm512_set1_ps(MIDDLE_CODE(type));
+    source_quads(type, PACK, s, b, q);
+    source_scales(type, PACK, s, b, scale, &minimum);
     UNROLLED
-    for (int i = 0; i < 8; i++) {
-        if (type != DTYPE_Q8_0)
-            q[i] = _mm512_sub_epi8(q[i], _mm512_set1_epi8(8));
-        sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8((char)128), q[i]);
-        _mm512_store_si512(to + 64 * i, q[i]);
+    for (int h = 0; h < halves; h++) {
+        const int n = 8 / halves;
+        __m512i sum = _mm512_setzero_si512();
+        UNROLLED
+        for (int i = h * n; i < h * n + n; i++) {
+            q[i] = _mm512_sub_epi8(q[i], _mm512_set1_epi8(MIDDLE_CODE(type)));
+            sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8((char)128), q[i]);
+            _mm512_store_si512(to + 64 * i, q[i]);
+        }
+        _mm512_store_si512(to + DIGIT_FIRST(h), _mm512_sub_epi32(_mm512_setzero_si512(), sum));
+        _mm512_store_ps(to + DIGIT_D(h), scale[h]);
     }
-    _mm512_store_si512(to + DIGIT_FIRST, _mm512_sub_epi32(_mm512_setzero_si512(), sum));
-    _mm512_store_ps(to + DIGIT_D, d);
-    if (type == DTYPE_Q4_1)
-        _mm512_store_ps(to + DIGIT_MIDDLE, _mm512_fmadd_ps(d, _mm512_set1_ps(8.0f), m));
+    if (HAS_MINIMUM(type))
+        _mm512_store_ps(to + DIGIT_MIDDLE(type), _mm512_fmadd_ps(scale[0], centre, minimum));
 }
 
 /* ---- activations -------------------------------------------------------------------------- */
@@ -100,27 +115,36 @@ INLINE uint16_t *wide_with_fine(const uint8_t *tile)
 /* Blocks of a row, in whole vectors of them. */
 enum { DIGIT_LINE = (K / BLOCK + 15) / 16 * 16 };
 
+/* The larger one of two sums of 16 sizes. */
+INLINE float digit_sum(__m512 a, __m512 c)
+{
+    float one = _mm512_reduce_add_ps(a), two = _mm512_reduce_add_ps(c);
+    return one > two ? one : two;
+}
+
 /* up[b] = 2^bits and unit[b] = 2^-bits for the digits of each block of x, values near 1 or below;
  * fine[b]: whether the block has fourth digits. */
 INLINE void digit_units(const float *x, float *up, float *unit, uint8_t *fine)
 {
+    float twice[DIGIT_LINE] __attribute__((aligned(64))); /* the mean size in either half */
     __m512 sizes[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
     for (int b = 0; b < K / BLOCK; b++) {
         __m512 a = _mm512_abs_ps(_mm512_loadu_ps(x + b * BLOCK));
         __m512 c = _mm512_abs_ps(_mm512_loadu_ps(x + b * BLOCK + 16));
         up[b] = _mm512_reduce_max_ps(_mm512_max_ps(a, c));
+        twice[b] = DIGIT_FULL ? digit_sum(a, c) * (2.0f / 16) : 0;
         sizes[0] = _mm512_add_ps(sizes[0], a);
         sizes[1] = _mm512_add_ps(sizes[1], c);
     }
     for (int b = K / BLOCK; b < DIGIT_LINE; b++)
-        up[b] = 0;
+        up[b] = twice[b] = 0;
     __m512 most = _mm512_set1_ps(_mm512_reduce_add_ps(_mm512_add_ps(sizes[0], sizes[1])) *
                                  DIGITS_OUTLIER(K, WIDE_OUTLIER));
     for (int b = 0; b < DIGIT_LINE; b += 16) {
         /* 1.01: a value just below a power of two may round up to it, which has no digits. */
         __m512 top = _mm512_load_ps(up + b);
         __mmask16 far = _mm512_cmp_ps_mask(top, most, _CMP_GT_OQ);
-        top = _mm512_mul_ps(top, _mm512_set1_ps(1.01f));
+        top = _mm512_mul_ps(_mm512_max_ps(top, _mm512_load_ps(twice + b)), _mm512_set1_ps(1.01f));
         __m512 e = _mm512_getexp_ps(_mm512_max_ps(top, _mm512_set1_ps(0x1p-80f)));
         __m512 bits = _mm512_sub_ps(_mm512_set1_ps(8 * DIGITS - 2), e), one = _mm512_set1_ps(1);
         _mm512_store_ps(up + b, _mm512_scalef_ps(one, bits));
@@ -198,9 +222,9 @@ INLINE __m512i digit_broadcast(const uint8_t *p)
 
 /* ---- products ----------------------------------------------------------------------------- */
 
-/* out (+)= the integers of one block with its scales applied. `times`: a factor of the integers;
- * `last`: they are the block's last. */
-INLINE void digit_apply(const int type, const int cols, const __m512i s[TILE][4],
+/* out (+)= the integers of half h of a block, or all of it, with its scale applied. `times`: a
+ * factor of the integers; `last`: they are the block's last. */
+INLINE void digit_apply(const int type, const int cols, const int h, const __m512i s[TILE][4],
                         const uint8_t *block, const float *unit, const float times, const int last,
                         float *out, int64_t ldo, int add)
 {
@@ -208,15 +232,15 @@ INLINE void digit_apply(const int type, const int cols, const __m512i s[TILE][4]
     UNROLLED
     for (int c = 0; c < cols; c++) {
         const uint8_t *p = block + c * stride;
-        __m512 d = _mm512_mul_ps(_mm512_load_ps(p + DIGIT_D), _mm512_set1_ps(times));
+        __m512 d = _mm512_mul_ps(_mm512_load_ps(p + DIGIT_D(h)), _mm512_set1_ps(times));
         UNROLLED
         for (int t = 0; t < TILE; t++) {
             float *to = out + t * ldo + c * PANEL;
             __m512 acc = add ? _mm512_loadu_ps(to) : _mm512_setzero_ps();
             acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[t][c]),
                                   _mm512_mul_ps(d, _mm512_set1_ps(unit[t])), acc);
-            if (type == DTYPE_Q4_1 && last)
-                acc = _mm512_fmadd_ps(_mm512_load_ps(p + DIGIT_MIDDLE),
+            if (HAS_MINIMUM(type) && last)
+                acc = _mm512_fmadd_ps(_mm512_load_ps(p + DIGIT_MIDDLE(type)),
                                       _mm512_set1_ps(unit[K / BLOCK * TILE + t]), acc);
             _mm512_storeu_ps(to, acc);
         }
@@ -224,25 +248,27 @@ INLINE void digit_apply(const int type, const int cols, const __m512i s[TILE][4]
 }
 
 /* What the sums start with before digit d: the offset's share, or the digits before it. */
-INLINE void digit_start(const int type, const int cols, const int d, const uint8_t *block,
-                        __m512i s[TILE][4])
+INLINE void digit_start(const int type, const int cols, const int h, const int d,
+                        const uint8_t *block, __m512i s[TILE][4])
 {
     UNROLLED
     for (int t = 0; t < TILE; t++) {
         UNROLLED
         for (int c = 0; c < cols; c++)
-            s[t][c] = d == 0 ? _mm512_load_si512(block + c * wide_panel_bytes(type) + DIGIT_FIRST)
+            s[t][c] = d == 0
+                          ? _mm512_load_si512(block + c * wide_panel_bytes(type) + DIGIT_FIRST(h))
                       : DIGIT_ANEW(type, d) ? _mm512_setzero_si512()
                                             : _mm512_slli_epi32(s[t][c], 8);
     }
 }
 
-/* s += one digit of the block's 32 columns times the weights */
-INLINE void digit_products(const int type, const int cols, const uint8_t *block, const uint8_t *x,
-                           __m512i s[TILE][4])
+/* s += one digit of the columns of half h of a block, or all of it, times the weights */
+INLINE void digit_products(const int type, const int cols, const int h, const uint8_t *block,
+                           const uint8_t *x, __m512i s[TILE][4])
 {
+    const int n = 8 / HALVES(type);
     UNROLLED
-    for (int i = 0; i < 8; i++) {
+    for (int i = h * n; i < h * n + n; i++) {
         NO_SOONER(); /* all of a block's weights at its start would leave sums no registers */
         __m512i w[4];
         UNROLLED
@@ -263,36 +289,47 @@ __attribute__((noinline)) static void digit_finish(const int type, const int col
                                                    const uint8_t *block, const uint8_t *fine,
                                                    const float *unit, float *out, int64_t ldo)
 {
+    for (int h = 0; h < HALVES(type); h++) {
+        __m512i s[TILE][4];
+        UNROLLED
+        for (int t = 0; t < TILE; t++) {
+            UNROLLED
+            for (int c = 0; c < cols; c++)
+                s[t][c] = _mm512_setzero_si512();
+        }
+        digit_products(type, cols, h, block, fine, s);
+        digit_apply(type, cols, h, s, block, unit, 1.0f / 256, 0, out, ldo, 1);
+    }
+}
+
+/* out (+)= half h of a block, or all of it, but for fourth digits. x: its digits. */
+INLINE void digit_half(const int type, const int cols, const int h, const uint8_t *block,
+                       const uint8_t *x, const float *unit, float *out, int64_t ldo, int add)
+{
     __m512i s[TILE][4];
     UNROLLED
-    for (int t = 0; t < TILE; t++) {
-        UNROLLED
-        for (int c = 0; c < cols; c++)
-            s[t][c] = _mm512_setzero_si512();
+    for (int d = 0; d < DIGITS; d++) {
+        if (DIGIT_ANEW(type, d)) {
+            digit_apply(type, cols, h, s, block, unit, 256.0f, 0, out, ldo, add);
+            add = 1;
+        }
+        digit_start(type, cols, h, d, block, s);
+        digit_products(type, cols, h, block, x + d * TILE * BLOCK, s);
     }
-    digit_products(type, cols, block, fine, s);
-    digit_apply(type, cols, s, block, unit, 1.0f / 256, 0, out, ldo, 1);
+    digit_apply(type, cols, h, s, block, unit, 1.0f, 1, out, ldo, add);
 }
 
 /* out[t * ldo + 16 c + r] = token t of the tile . row r of panel c, for `cols` neighbouring ones */
 INLINE void wide_digits_panels(const int type, const int cols, const uint8_t *panel,
                                const uint8_t *tile, float *out, int64_t ldo)
 {
+    const int halves = HALVES(type);
     const float *unit = wide_units(tile), *back = wide_back(tile);
     for (int b = 0; b < K / BLOCK; b++) {
         const uint8_t *block = panel + b * DIGIT_BLOCK(type), *x = tile + (int64_t)b * DIGIT_ROWS;
-        __m512i s[TILE][4];
-        int add = b > 0;
         UNROLLED
-        for (int d = 0; d < DIGITS; d++) {
-            if (DIGIT_ANEW(type, d)) {
-                digit_apply(type, cols, s, block, unit + b * TILE, 256.0f, 0, out, ldo, add);
-                add = 1;
-            }
-            digit_start(type, cols, d, block, s);
-            digit_products(type, cols, block, x + d * TILE * BLOCK, s);
-        }
-        digit_apply(type, cols, s, block, unit + b * TILE, 1.0f, 1, out, ldo, add);
+        for (int h = 0; h < halves; h++)
+            digit_half(type, cols, h, block, x, unit + b * TILE, out, ldo, b + h > 0);
         if (FINE && wide_with_fine(tile)[b])
             digit_finish(type, cols, block, wide_fine(tile) + b * TILE * BLOCK, unit + b * TILE,
                          out, ldo);

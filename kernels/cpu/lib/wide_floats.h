@@ -34,9 +34,9 @@ INLINE void wide_across(const float *panel, int panels, const float *x, const in
 {
     int p = 0;
     for (; p + COLS <= panels; p += COLS)
-        wide_floats(panel + (int64_t)p * K * PANEL, COLS, x, tokens, out + p * PANEL, ldo);
+        wide_floats(panel + (int64_t)p * K * PANEL, COLS, x, tokens, out + (int64_t)p * PANEL, ldo);
     for (; COLS > 1 && p < panels; p++)
-        wide_floats(panel + (int64_t)p * K * PANEL, 1, x, tokens, out + p * PANEL, ldo);
+        wide_floats(panel + (int64_t)p * K * PANEL, 1, x, tokens, out + (int64_t)p * PANEL, ldo);
 }
 
 INLINE int wide_tile(const struct wide *w, const int type, int slot, int panels, int t0, float *out,

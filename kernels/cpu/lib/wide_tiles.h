@@ -80,7 +80,7 @@ INLINE void wide_combine(const int type, const float *c, const float *scales, co
     UNROLLED
     for (int i = 0; i < 16; i++) {
         acc[i] = _mm512_fmadd_ps(_mm512_load_ps(c + 16 * i), d, acc[i]);
-        if (type == DTYPE_Q4_1)
+        if (HAS_MINIMUM(type))
             acc[i] = _mm512_fmadd_ps(middle, _mm512_set1_ps(sums[i]), acc[i]);
     }
 }

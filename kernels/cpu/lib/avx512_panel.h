@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* avx512_panel.h - panels of 16 rows on AVX-512, and with VNNI their products with activations in
+ * digits. Included by panel.h.
+ *
+ * A row is a lane. vpdpbusd multiplies unsigned bytes, which codes of weights are as they are
+ * stored, with signed ones, the digits; what is to be taken from each code goes into what a sum
+ * starts with, times the sum of the digits.
+ */
+#ifndef WHET_KERNELS_CPU_LIB_AVX512_PANEL_H
+#define WHET_KERNELS_CPU_LIB_AVX512_PANEL_H
+
+/* ---- reading ------------------------------------------------------------------------------- */
+
+/* Adds the bits that codes of super-blocks have above their nibbles, from p. */
+INLINE void panel_high(const int type, const uint8_t *p, __m512i w[8])
+{
+    const int bits = SUPER_HIGH_BITS(type), step = bits == 2 ? 4 : 8;
+    const __m512i mask = _mm512_set1_epi8(bits == 2 ? 0x30 : 0x10);
+    UNROLLED
+    for (int i = 0; i < 8; i++) {
+        __m512i high = _mm512_load_si512(p + i / step * 64);
+        const int left = 4 - i % step * bits;
+        high = left >= 0 ? _mm512_slli_epi16(high, left) : _mm512_srli_epi16(high, -left);
+        w[i] = _mm512_or_si512(w[i], _mm512_and_si512(high, mask));
+    }
+}
+
+/* The quants of a block at p as 8 vectors of bytes, 4 consecutive k of each row: codes as they are
+ * stored, signed ones of Q8_0. */
+INLINE void panel_quads(const int type, const uint8_t *p, __m512i w[8])
+{
+    const int n = type == DTYPE_Q8_0 ? 8 : 4;
+    const __m512i low = _mm512_set1_epi8(15);
+    UNROLLED
+    for (int j = 0; j < n; j++)
+        w[j] = _mm512_load_si512(p + 64 * j);
+    UNROLLED
+    for (int j = 0; j < 8 - n; j++) {
+        w[j + 4] = _mm512_and_si512(_mm512_srli_epi16(w[j], 4), low);
+        w[j] = _mm512_and_si512(w[j], low);
+    }
+    if (SUPER_HIGH_BITS(type))
+        panel_high(type, p + 256, w);
+}
+
+/* 16 halves, and 16 bytes of a block's factors, as floats. */
+INLINE __m512 panel_halves(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)p));
+}
+
+INLINE __m512 panel_bytes16(const uint8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_load_si128((const __m128i *)p)));
+}
+
+/* The scale of block b, or those of its halves, and the minimum, which is 0 if there is none. */
+INLINE void panel_scales(const int type, const uint8_t *panel, int blocks, int b, __m512 scale[2],
+                         __m512 *minimum)
+{
+    const uint8_t *head = panel_head(type, panel, blocks, b);
+    const __m512 d = panel_halves(head);
+    scale[0] = scale[1] = d;
+    *minimum = _mm512_setzero_ps();
+    if (SUPER_TYPE(type)) {
+        const uint8_t *factor = panel_factors(type, panel, blocks, b);
+        const __m512 one = panel_bytes16(factor), two = panel_bytes16(factor + PANEL);
+        scale[0] = _mm512_mul_ps(d, one);
+        scale[1] = _mm512_mul_ps(d, two);
+        if (HAS_MINIMUM(type))
+            *minimum = _mm512_fnmadd_ps(panel_halves(head + 2 * PANEL), two, *minimum);
+    } else if (HAS_MINIMUM(type)) {
+        *minimum = panel_halves(head + 2 * PANEL);
+    }
+}
+
+#if ISA >= ISA_VNNI
+
+/* ---- products ------------------------------------------------------------------------------ */
+
+/* Unsigned bytes: those of Q8_0 are q + 128. */
+INLINE void panel_load(const int type, const uint8_t *panel, int b, __m512i w[8])
+{
+    panel_quads(type, panel + (int64_t)b * PANEL_QUANTS(type), w);
+    UNROLLED
+    for (int j = 0; type == DTYPE_Q8_0 && j < 8; j++)
+        w[j] = _mm512_xor_si512(w[j], _mm512_set1_epi8(-128));
+}
+
+/* What to start a digit's sum with, to take out the offset that panel_load() leaves in q. */
+INLINE __m512i panel_start(const int type, int32_t total)
+{
+    return _mm512_set1_epi32(total * (type == DTYPE_Q8_0 ? -128 : -MIDDLE_CODE(type)));
+}
+
+/* The sum of half h of a block, or all of it, times one digit, whose own sum is `total`. */
+INLINE __m512i panel_sum(const int type, const __m512i w[8], const int h, const int8_t *digit,
+                         int32_t total)
+{
+    const int n = 8 / HALVES(type);
+    __m512i sum = panel_start(type, total);
+    UNROLLED
+    for (int i = h * n; i < h * n + n; i++)
+        sum = _mm512_dpbusd_epi32(sum, w[i], _mm512_set1_epi32(((const int32_t *)digit)[i]));
+    return sum;
+}
+
+/* sum over digits of s[j] * 256^(d-1-j), as float */
+INLINE __m512 panel_join(const int d, const __m512i *s)
+{
+    if (d == 1)
+        return _mm512_cvtepi32_ps(s[0]);
+    __m512 high = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(s[0], 8), s[1]));
+    if (d == 2)
+        return high;
+    if (d == 3)
+        return _mm512_fmadd_ps(high, _mm512_set1_ps(256.0f), _mm512_cvtepi32_ps(s[2]));
+    __m512i low = _mm512_add_epi32(_mm512_slli_epi32(s[2], 8), s[3]);
+    return _mm512_fmadd_ps(high, _mm512_set1_ps(65536.0f), _mm512_cvtepi32_ps(low));
+}
+
+/* acc[t] += block b of the panel . token t, without the tokens' own scale 2^row. */
+INLINE void panel_block(const int type, const int d, const uint8_t *panel, int blocks, int b,
+                        const struct digits *x, const int tokens, vf *acc)
+{
+    const int halves = HALVES(type);
+    __m512i w[8];
+    __m512 scale[2], middle;
+    panel_load(type, panel, b, w);
+    panel_scales(type, panel, blocks, b, scale, &middle);
+    middle = _mm512_fmadd_ps(scale[0], _mm512_set1_ps(MIDDLE_CODE(type)), middle);
+    UNROLLED
+    for (int t = 0; t < tokens; t++) {
+        UNROLLED
+        for (int h = 0; h < halves; h++) {
+            __m512i sum[4];
+            UNROLLED
+            for (int j = 0; j < d; j++)
+                sum[j] = panel_sum(type, w, h, x[t].digit + (b * d + j) * BLOCK,
+                                   digits_share(type, x[t].total, b * d + j, h));
+            __m512 unit = _mm512_mul_ps(scale[h], _mm512_set1_ps(x[t].unit[b]));
+            acc[t] = _mm512_fmadd_ps(panel_join(d, sum), unit, acc[t]);
+            if (DIGITS_FINE(d) && x[t].deep[b]) {
+                sum[0] = panel_sum(type, w, h, x[t].fine + b * BLOCK,
+                                   digits_share(type, x[t].fine_total, b, h));
+                unit = _mm512_mul_ps(unit, _mm512_set1_ps(1.0f / 256));
+                acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[0]), unit, acc[t]);
+            }
+        }
+        if (HAS_MINIMUM(type))
+            acc[t] = _mm512_fmadd_ps(middle, _mm512_set1_ps(x[t].sum[b]), acc[t]);
+    }
+}
+
+#endif
+
+#endif

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* panel_pack.h - weights repacked in panels of 16 rows: their layout, and who makes it.
+ *
+ * Packed form of a matrix [N, K], panel after panel of 16 rows (zero rows fill the last one). A
+ * panel is
+ *
+ *   quants [K/32][PANEL_QUANTS]   one 64-byte vector holds, for each of the 16 rows, the 4 bytes
+ *                                 that are dword j of the row's block: 8 of Q8_0; of the others 4
+ *                                 of nibbles, low ones first, then what codes have above them: a
+ *                                 vector of fifth bits (Q5_K), code k in bit k / 4; two of pairs
+ *                                 of bits (Q6_K), code k of each half in bits k % 16 / 4 * 2
+ *   scales [K/32][16] f16 d, and for Q4_1 [16] f16 m after each d; of super-blocks
+ *          [K/256] { [16] f16 d, and but for Q6_K [16] f16 dmin; [8][2][16] bytes }: a block's
+ *          scales and minima, or those of its halves
+ *
+ * The bytes are those of the model's own format, but for six-bit scales, which have eight.
+ */
+#ifndef WHET_KERNELS_CPU_LIB_PANEL_PACK_H
+#define WHET_KERNELS_CPU_LIB_PANEL_PACK_H
+
+#include "cpu/lib/shape.h"
+#include "cpu/lib/super.h"
+
+enum { PANEL = 16 };
+
+/* Bytes of a block of 16 rows: its quants, its scales (of a super-block's eight the mean). */
+#define PANEL_QUANTS(t) \
+    ((t) == DTYPE_Q8_0 ? 512 : SUPER_TYPE(t) ? 256 + 64 * SUPER_HIGH_BITS(t) : 256)
+#define PANEL_HEAD(t) (HAS_MINIMUM(t) ? 64 : 32)
+#define PANEL_SCALES(t) (SUPER_TYPE(t) ? PANEL_HEAD(t) / 8 + 32 : PANEL_HEAD(t))
+#define PANEL_LAYOUT "panel16"
+
+INLINE int64_t panel_bytes(int type, int k)
+{
+    return ((int64_t)(k / BLOCK) * (PANEL_QUANTS(type) + PANEL_SCALES(type)) + 63) & ~(int64_t)63;
+}
+
+static inline int64_t panel_packed_bytes(const struct weight *w)
+{
+    return (w->rows + PANEL - 1) / PANEL * panel_bytes(w->type, w->cols);
+}
+
+/* The halves of block b of a panel, d and what is after it, for all 16 rows. */
+INLINE const uint8_t *panel_head(const int type, const uint8_t *panel, int blocks, int b)
+{
+    const int together = BLOCKS_TOGETHER(type);
+    return panel + (int64_t)blocks * PANEL_QUANTS(type) +
+           b / together * together * PANEL_SCALES(type);
+}
+
+/* The bytes of block b of a super-block type: 16 scales, then 16 minima or scales. */
+INLINE const uint8_t *panel_factors(const int type, const uint8_t *panel, int blocks, int b)
+{
+    return panel_head(type, panel, blocks, b) + PANEL_HEAD(type) + b % 8 * 32;
+}
+
+/* The codes of block j of the super-block at p, as a lane of the quants at q. */
+INLINE void panel_pack_codes(const int type, const uint8_t *p, int j, uint8_t *q)
+{
+    uint32_t word[6] = {0};
+    for (int i = 0; i < 8; i++) {
+        const uint32_t quad = super_quad(type, p, j, i), high = quad >> 4 & 0x03030303;
+        word[i % 4] |= (quad & 0x0f0f0f0f) << i / 4 * 4;
+        if (type == DTYPE_Q6_K)
+            word[4 + i / 4] |= high << i % 4 * 2;
+        else
+            word[4] |= high << i;
+    }
+    for (int i = 0; i < PANEL_QUANTS(type) / 64; i++)
+        __builtin_memcpy(q + 64 * i, word + i, 4);
+}
+
+/* Block b of a row in super-blocks, of which p is its own, as lane `lane` of the panel. */
+INLINE void panel_pack_super(const int type, const uint8_t *p, int blocks, int b, uint8_t *panel,
+                             int lane)
+{
+    const int j = b % BLOCKS_TOGETHER(type), one = type == DTYPE_Q6_K ? 2 * j : j;
+    const int two = type == DTYPE_Q6_K ? one + 1 : one + BLOCKS_TOGETHER(type);
+    uint8_t *factor = (uint8_t *)panel_factors(type, panel, blocks, b) + lane, of[16];
+    uint8_t *head = (uint8_t *)panel_head(type, panel, blocks, b) + 2 * lane;
+    super_factors(type, p, of);
+    factor[0] = of[one];
+    factor[PANEL] = of[two];
+    __builtin_memcpy(head, p + (type == DTYPE_Q6_K ? SUPER_D : 0), 2);
+    if (HAS_MINIMUM(type))
+        __builtin_memcpy(head + 2 * PANEL, p + 2, 2);
+    panel_pack_codes(type, p, j, panel + (int64_t)b * PANEL_QUANTS(type) + 4 * lane);
+}
+
+/* The same of a block at p of the formats that are stored in such. */
+INLINE void panel_pack_block(const int type, const uint8_t *p, int blocks, int b, uint8_t *panel,
+                             int lane)
+{
+    uint8_t *q = panel + (int64_t)b * PANEL_QUANTS(type) + 4 * lane;
+    uint8_t *head = (uint8_t *)panel_head(type, panel, blocks, b) + 2 * lane;
+    for (int j = 0; j < PANEL_QUANTS(type) / 64; j++)
+        __builtin_memcpy(q + 64 * j, p + BLOCK_HEAD(type) + 4 * j, 4);
+    __builtin_memcpy(head, p, 2);
+    if (type == DTYPE_Q4_1)
+        __builtin_memcpy(head + 2 * PANEL, p + 2, 2);
+}
+
+/* Copies row `row` of w into its lane, or clears lane `row` if the matrix ends before it. */
+INLINE void panel_pack_row(const int type, const struct weight *w, uint8_t *packed, int row)
+{
+    static const uint8_t zero[DTYPE_BYTES(DTYPE_Q6_K)];
+    const int blocks = w->cols / BLOCK;
+    uint8_t *panel = packed + row / PANEL * panel_bytes(type, w->cols);
+    const uint8_t *from = (const uint8_t *)w->data + row * ROW_BYTES(type, w->cols);
+    for (int b = 0; b < blocks; b++) {
+        const uint8_t *p = row < w->rows ? row_at(type, from, b) : zero;
+        if (SUPER_TYPE(type))
+            panel_pack_super(type, p, blocks, b, panel, row % PANEL);
+        else
+            panel_pack_block(type, p, blocks, b, panel, row % PANEL);
+    }
+}
+
+static inline void panel_pack(const struct weight *w, void *packed, int32_t row0, int32_t row1)
+{
+    int end = row1 == w->rows ? (row1 + PANEL - 1) / PANEL * PANEL : row1;
+    for (int row = row0; row < end; row++) {
+        if (w->type == WTYPE)
+            panel_pack_row(WTYPE, w, packed, row);
+        else if (w->type == WTYPE_2)
+            panel_pack_row(WTYPE_2, w, packed, row);
+        else
+            panel_pack_row(WTYPE_3, w, packed, row);
+    }
+}
+
+#endif
