@@ -187,11 +187,38 @@ INLINE bytes16 super_codes(const int type, const uint8_t *p, int j, int h)
     return type == DTYPE_Q6_K ? super_less(q, 32) : q;
 }
 
+#if ISA >= ISA_AVX512 && ISA < ISA_NEON
+
+/* Weights 16 h .. of block j of Q4_K: the 16 values that a nibble can mean, then a lookup, which
+ * reads four bits of an index. A dot product of rows takes 0.74 of the time without (Zen 5). */
+INLINE vf super_look_up(const uint8_t *p, int j, int h, const float *scale)
+{
+    const vf iota = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const vf table = vf_fma(vf_set(scale[j]), iota, vf_set(scale[8 + j]));
+    __m512i q = _mm512_cvtepu8_epi32(block_bytes(p + SUPER_LOW(DTYPE_Q4_K, j) + LANES * h));
+    q = _mm512_srl_epi32(q, _mm_cvtsi32_si128(SUPER_LOW_SHIFT(DTYPE_Q4_K, j)));
+    return _mm512_permutexvar_ps(q, table);
+}
+
+#else
+
+INLINE vf super_look_up(const uint8_t *p, int j, int h, const float *scale)
+{
+    vf n = block_ints(super_codes(DTYPE_Q4_K, p, j, h));
+    return vf_mla(vf_set(scale[j]), n, vf_set(scale[8 + j]));
+}
+
+#endif
+
 /* Block j of the super-block at p, whose scales are at `scale`. */
 INLINE void super_load(const int type, const uint8_t *p, int j, const float *scale, vf w[2])
 {
     UNROLLED
     for (int h = 0; h < 2; h++) {
+        if (type == DTYPE_Q4_K) {
+            w[h] = super_look_up(p, j, h, scale);
+            continue;
+        }
         vf n = block_ints(super_codes(type, p, j, h));
         w[h] = type == DTYPE_Q6_K ? vf_mul(vf_set(scale[2 * j + h]), n)
                                   : vf_mla(vf_set(scale[j]), n, vf_set(scale[8 + j]));
