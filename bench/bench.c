@@ -225,18 +225,6 @@ static int check_json(const struct bench *b, struct err *e)
     return f ? fclose(f) : 0;
 }
 
-static struct dispatch *make_table(const struct bench *b)
-{
-    const struct kernel *eager[REGION_LOCAL];
-    struct formats *formats = formats_open(b->model, b->ops->machine(b->backend)->kind);
-    bool spans = b->ops->span && !b->model->alone; /* a part by name has no such slots */
-    for (int r = 0; r < REGION_COUNT; r++)
-        eager[r] = b->ops->eager(b->backend, (enum region)r);
-    for (int r = REGION_COUNT; spans && r < REGION_LOCAL; r++)
-        eager[r] = b->ops->span(b->backend, (enum region)r);
-    return spans ? dispatch_open_spans(eager, formats) : dispatch_open(eager, formats);
-}
-
 static int open_all(struct bench *b, const struct rank_place *place, struct err *e)
 {
     if (check_json(b, e) || bench_points_check(b, e))
@@ -249,7 +237,8 @@ static int open_all(struct bench *b, const struct rank_place *place, struct err 
         return -1;
     b->plan = plan_build(&b->model->shape);
     for (int s = 0; s < SETS; s++)
-        b->table[s] = b->lead ? lead_table(b->lead) : make_table(b);
+        b->table[s] =
+            b->lead ? lead_table(b->lead) : dispatch_open_alone(b->ops, b->backend, b->model);
     b->winners = b->starts ? load_starts(b, e)
                            : winners_load(&b->config, b->model, b->backend, b->ops,
                                           b->table[SET_SPECIALIZED], note_winner, NULL, e);

@@ -147,6 +147,19 @@ struct dispatch *dispatch_open_spans(const struct kernel *const eager[REGION_LOC
     return open_regions(eager, ALONE | SPANS, formats);
 }
 
+struct dispatch *dispatch_open_alone(const struct backend_ops *ops, struct backend *b,
+                                     const struct model *m)
+{
+    const struct kernel *eager[REGION_LOCAL];
+    struct formats *formats = formats_open(m, ops->machine(b)->kind);
+    bool spans = ops->span && !m->alone; /* a rank's part by name has no such slots */
+    for (int r = 0; r < REGION_COUNT; r++)
+        eager[r] = ops->eager(b, (enum region)r);
+    for (int r = REGION_COUNT; spans && r < REGION_LOCAL; r++)
+        eager[r] = ops->span(b, (enum region)r);
+    return spans ? dispatch_open_spans(eager, formats) : dispatch_open(eager, formats);
+}
+
 struct dispatch *dispatch_open_ranks(const struct kernel *const eager[REGION_NODES],
                                      struct formats *formats)
 {

@@ -78,6 +78,8 @@ struct overrides {
 };
 
 struct dispatch;
+struct backend;
+struct backend_ops;
 
 /* `eager[r]` is the eager kernel of region r. `formats` are the model's, which the table closes;
  * NULL: a model whose layers are alike. */
@@ -87,6 +89,9 @@ struct dispatch *dispatch_open(const struct kernel *const eager[REGION_COUNT],
  * kernel of its own slot. */
 struct dispatch *dispatch_open_spans(const struct kernel *const eager[REGION_LOCAL],
                                      struct formats *formats);
+/* That of a process which alone computes `m` on `b`: with spans where the backend has them. */
+struct dispatch *dispatch_open_alone(const struct backend_ops *ops, struct backend *b,
+                                     const struct model *m);
 /* Of a rank of several: no spans, but slots for reduce. */
 struct dispatch *dispatch_open_ranks(const struct kernel *const eager[REGION_NODES],
                                      struct formats *formats);

@@ -145,19 +145,6 @@ static int try_backend(struct engine *e, struct backend_options *o, struct err *
     return e->backend ? 0 : err_prefix(err, "backend %s", e->ops->name);
 }
 
-/* Of a model that this process alone computes. */
-static struct dispatch *make_table(const struct engine *e)
-{
-    const struct kernel *eager[REGION_LOCAL];
-    struct formats *formats = formats_open(e->model, e->ops->machine(e->backend)->kind);
-    bool spans = e->ops->span && !e->model->alone; /* a rank has no such slots */
-    for (int r = 0; r < REGION_COUNT; r++)
-        eager[r] = e->ops->eager(e->backend, (enum region)r);
-    for (int r = REGION_COUNT; spans && r < REGION_LOCAL; r++)
-        eager[r] = e->ops->span(e->backend, (enum region)r);
-    return spans ? dispatch_open_spans(eager, formats) : dispatch_open(eager, formats);
-}
-
 static int open_backend(struct engine *e, struct backend_options *o, struct err *err)
 {
     if (!e->ops)
@@ -175,7 +162,8 @@ static int open_backend(struct engine *e, struct backend_options *o, struct err 
     if (failed)
         return -1;
     e->plan = plan_build_ranks(&e->model->shape, e->ranks ? ranks_world(e->ranks) : 1);
-    e->dispatch = e->ranks ? engine_ranks_table(e->ops, e->backend, e->model) : make_table(e);
+    e->dispatch = e->ranks ? engine_ranks_table(e->ops, e->backend, e->model)
+                           : dispatch_open_alone(e->ops, e->backend, e->model);
     if (e->ops->step_start)
         dispatch_pipelined(e->dispatch);
     e->ops->set_dispatch(e->backend, e->dispatch);

@@ -9,12 +9,10 @@
 #define KEEP 0.995
 /* A step that took longer than this many times what was expected says little about its kind. */
 #define OUTLIER 1.5
-/* What a step may take at the cost of the target between tokens, of its decodes alone. */
-#define MOST_OF_DECODES 2.0
-/* Prompt tokens that take this many times what the decodes beside them take are read even if nobody
- * is in a hurry: whoever waits does not decode, and a step of few sequences takes nearly as long as
- * one of many. */
-#define AT_LEAST 1.0
+/* While prompts wait, a step takes this many times what its decodes take alone, even if nobody is
+ * in a hurry: whoever waits does not decode, and a step of few sequences takes nearly as long as
+ * one of many. If they are late, it does so at the cost of the target between tokens, too. */
+#define TIMES_DECODES 2.0
 /* First tokens are aimed at earlier than the target: requests do not come evenly. */
 #define AIM 0.5
 
@@ -87,7 +85,7 @@ static void fit(struct pace *p, const double *x, double error)
 static void hold_back(struct pace *p, const struct step_size *size, int64_t ns)
 {
     struct step_size decodes = {.decodes = size->decodes, .context = size->context};
-    double allowed = fmax(p->itl_ns, MOST_OF_DECODES * pace_ns(p, &decodes));
+    double allowed = fmax(p->itl_ns, TIMES_DECODES * pace_ns(p, &decodes));
     if (size->prompt == 0 || size->decodes == 0 || p->itl_ns <= 0)
         return;
     if ((double)ns > allowed)
@@ -134,12 +132,12 @@ int32_t pace_tokens(const struct pace *p, const struct step_size *size,
     /* n tokens in a step of base + n * each are n / (base + n * each) in a nanosecond. */
     double rate = wanted_rate(p, load, now_ns);
     double needed = rate * each < 1 ? rate * base / (1 - rate * each) : INFINITY;
-    double allowed = INFINITY;
+    double beside = (TIMES_DECODES - 1) * base / each, allowed = INFINITY;
     if (p->itl_ns > 0)
         allowed = (p->itl_ns - base) / each;
     if (p->itl_ns > 0 && needed > allowed)
-        allowed = fmax(allowed, (MOST_OF_DECODES - 1) * base / each);
-    double n = fmin(fmax(needed, AT_LEAST * base / each), allowed);
+        allowed = fmax(allowed, beside);
+    double n = fmin(fmax(needed, beside), allowed);
     if (p->most > 0)
         n = fmin(n, p->most);
     return n < 1 ? 1 : n < chunk ? (int32_t)n : chunk;

@@ -8,9 +8,9 @@
  * by recursive least squares that forget.
  *
  * The rule: while a prompt waits, a step takes twice what its decodes take alone, because sequences
- * that wait leave the batch empty; longer if those that wait would have their first token too late
- * else; and never longer than the target between tokens. Where the first cannot be had within the
- * last, a step takes those twice. Pure arithmetic on what it is told; engine thread only.
+ * that wait leave the batch empty; longer where first tokens would be late else; and no longer than
+ * the target between tokens, but where first tokens cannot be in time within that: there it may
+ * take those twice. Pure arithmetic on what it is told; engine thread only.
  */
 #ifndef WHET_ENGINE_PACE_H
 #define WHET_ENGINE_PACE_H

@@ -112,16 +112,20 @@ static struct kernel *load(struct loader *l, const struct wire_kernel *k, const 
     struct kernel *kernel = NULL;
     *fd = -1;
     if (data && check_hash(k, data, n, err) == 0 && (*fd = nameless_file(data, n, err)) >= 0) {
+        enum region r = (enum region)k->region;
         snprintf(path, sizeof path, "/proc/self/fd/%d", *fd);
-        struct kernel_object o = {
-            .path = path,
-            .entry = k->entry,
-            .region = (enum region)k->region,
-            .formats = formats_find(l->formats, (enum region)k->region, k->layer, k->layers),
-            .origin = (enum origin)k->origin,
-            .id = k->id,
-            .name = k->name};
-        kernel = l->ops->load(l->backend, &o, err);
+        struct kernel_object o = {.path = path,
+                                  .entry = k->entry,
+                                  .region = r,
+                                  .formats = formats_find(l->formats, r, k->layer, k->layers),
+                                  .origin = (enum origin)k->origin,
+                                  .id = k->id,
+                                  .name = k->name};
+        if (k->layers > 0 && !o.formats)
+            err_set(err, "%.60s is for %d layers of %s from layer %d on, which are no class here",
+                    k->name, k->layers, region_name(r), k->layer);
+        else
+            kernel = l->ops->load(l->backend, &o, err);
     }
     free(own);
     if (!kernel && *fd >= 0)

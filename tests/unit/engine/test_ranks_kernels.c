@@ -274,12 +274,22 @@ static void close_all(struct world *w, bool well)
     unlink(w->path);
 }
 
-static int ask(struct world *w, enum region region, int32_t *number)
+static int ask_for(struct world *w, enum region region, const struct format_class *formats,
+                   int32_t *number)
 {
-    struct kernel_object o = {
-        .path = w->path, .region = region, .origin = ORIGIN_TEMPLATE, .id = "id", .name = "toy"};
+    struct kernel_object o = {.path = w->path,
+                              .region = region,
+                              .formats = formats,
+                              .origin = ORIGIN_TEMPLATE,
+                              .id = "id",
+                              .name = "toy"};
     w->e = (struct err){""};
     return ranks_load(w->r, &o, number, &w->e);
+}
+
+static int ask(struct world *w, enum region region, int32_t *number)
+{
+    return ask_for(w, region, NULL, number);
 }
 
 enum { SAME = -1 };
@@ -359,6 +369,24 @@ static void a_kernel_is_tried_published_and_taken_back_on_all_ranks_at_one_step(
     assert_int_equal(step(&w, 0, SAME), 0);
     assert_false(w.told);
     close_all(&w, true);
+}
+
+/* Repacking the weights of all layers instead would be wrong. */
+static void class_that_a_rank_has_not_is_refused(void **state)
+{
+    (void)state;
+    struct world w;
+    int32_t number;
+    struct format_class *few = xcalloc(1, sizeof *few + sizeof few->layer[0]);
+    few->layers = 1;
+    few->layer[0] = 3;
+    open_all(&w, stand_in(1), 120);
+    assert_int_equal(step(&w, 0, SAME), 0);
+    assert_int_equal(ask_for(&w, REGION_MLP_OUT, few, &number), -1);
+    assert_words("for 1 layers of mlp_out from layer 3 on, which are no class here", w.e.msg);
+    assert_int_equal(step(&w, 0, SAME), 0);
+    close_all(&w, true);
+    free(few);
 }
 
 static void what_one_rank_cannot_load_is_nowhere(void **state)
@@ -504,6 +532,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_kernel_is_tried_published_and_taken_back_on_all_ranks_at_one_step),
+        cmocka_unit_test(class_that_a_rank_has_not_is_refused),
         cmocka_unit_test(what_one_rank_cannot_load_is_nowhere),
         cmocka_unit_test(an_object_that_is_another_one_is_refused),
         cmocka_unit_test(a_rank_that_does_not_answer_is_not_waited_for_for_ever),

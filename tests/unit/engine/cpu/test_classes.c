@@ -4,36 +4,18 @@
 #include "engine/cpu/backend_load.c"
 
 #include "tests/unit/engine/cpu/backend_world.h"
+#include "tests/unit/met_layers.h"
 
 /* ffn_down and attn_v are Q8_0 in the last of three layers, else Q4_0. */
 static int open_mixed(void **state)
 {
     struct model_shape shape = tiny();
     (void)state;
-    model = model_random_mixed(&shape, DTYPE_Q4_0, DTYPE_Q8_0, 3);
+    met_model = model = model_random_mixed(&shape, DTYPE_Q4_0, DTYPE_Q8_0, 3);
     cpu = open_cpu(1 << 20, &table);
     for (int i = 0; i < TOKENS; i++)
         text_a[i] = (i * 7 + 3) % VOCAB;
     return 0;
-}
-
-/* The layers that the kernel under test met, in order. */
-static int32_t met[64], meets;
-
-static int32_t layer_of(const struct weight *w)
-{
-    for (int32_t l = 0; l < model->shape.layers; l++)
-        if (model->layer[l].down.data == w->data)
-            return l;
-    return -1;
-}
-
-static void note_layer(const void *args, const struct team *team)
-{
-    const struct out_args *a = args;
-    if (team->rank == 0 && meets < (int32_t)(sizeof met / sizeof *met))
-        met[meets++] = layer_of(&a->w);
-    eager_cpu(REGION_MLP_OUT)->run(args, team);
 }
 
 static struct slot *slot_named_so(const char *name)

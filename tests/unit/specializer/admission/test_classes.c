@@ -18,6 +18,7 @@
 #include "specializer/candidate/live.h"
 #include "specializer/candidate/slot_list.h"
 #include "specializer/candidate/template.h"
+#include "tests/unit/met_layers.h"
 #include "tests/unit/specializer/shapes.h"
 
 /* Layers 2 and 3 of four have ffn_down and attn_v in Q8_0, all else is Q4_0. */
@@ -33,7 +34,7 @@ static int open_model(void **state)
     (void)state;
     for (int r = 0; r < REGION_LOCAL; r++)
         k[r] = &eager[r];
-    model = model_random_mixed(&shape, DTYPE_Q4_0, DTYPE_Q8_0, 1);
+    met_model = model = model_random_mixed(&shape, DTYPE_Q4_0, DTYPE_Q8_0, 1);
     table = dispatch_open_spans(k, formats_open(model, MACHINE_CPU));
     few = dispatch_find(table, "mlp_out/m4/q8_0");
     many = dispatch_find(table, "mlp_out/m4/q4_0");
@@ -103,24 +104,6 @@ static void who_waits_for_a_class_counts_each_step_once(void **state)
     }
     assert_false(patience_over(&p));
     assert_int_equal(patience_passed(&p), 3);
-}
-
-static int32_t met[64], meets;
-
-static int32_t layer_of(const struct weight *w)
-{
-    for (int32_t l = 0; l < model->shape.layers; l++)
-        if (model->layer[l].down.data == w->data)
-            return l;
-    return -1;
-}
-
-static void note_layer(const void *args, const struct team *team)
-{
-    const struct out_args *a = args;
-    if (meets < (int32_t)(sizeof met / sizeof *met))
-        met[meets++] = layer_of(&a->w);
-    eager_cpu(REGION_MLP_OUT)->run(args, team);
 }
 
 static void note_packed(const struct weight *w, void *to, int32_t from, int32_t rows)
