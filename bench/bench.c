@@ -37,7 +37,8 @@ const char bench_usage[] =
     "         [--batch 1,2,4,8] [--context 128,512] [--prompt 128,512,2048] [--pairs 7]\n"
     "         [--starts: kernels at the points that searches start from, not the store's]\n"
     "         [--points FILE: with decode, whole steps with what each line names, \"SLOT TEMPLATE\n"
-    "          NAME=value ... [; SLOT ...]\", against the points that searches start from]\n"
+    "          NAME=value ... [; SLOT ...]\", against the points that searches start from;\n"
+    "          TEMPLATE start: such a point but for what is named]\n"
     "         [options of whet serve]\n";
 
 static int usage(const char *why)

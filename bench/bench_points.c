@@ -2,6 +2,7 @@
 /* bench_points.c - `whet bench decode --points FILE`: points of templates in whole steps.
  *
  *   SLOT TEMPLATE NAME=value ... [; SLOT TEMPLATE ...]      # and what follows is a comment
+ *   SLOT start NAME=value ...        the point that a search starts from, but for these knobs
  *
  * A kernel alone says little of a step: kernels start before their predecessors have ended, share
  * multiprocessors with them, and on several ranks meet in sums. So each line's kernels are put into

@@ -46,21 +46,20 @@ static const char *candidate_at(const struct starts *s, struct slot *slot, const
     return why;
 }
 
-/* Of the first template of the slot that names a legal start; NULL: none does. */
-static struct candidate *start_of(const struct starts *s, struct slot *slot)
+/* The first template of the slot that names a legal start, and that point; NULL: none does. */
+static const struct template *start_of(const struct starts *s, const struct slot *slot,
+                                       struct point *p)
 {
-    struct candidate *c = NULL;
     struct facts f;
-    struct point p;
     facts_slot(&f, s->env.model, slot, s->env.numerics);
     facts_machine(&f, s->env.machine);
-    for (int i = 0; i < template_count() && !c; i++) {
+    for (int i = 0; i < template_count(); i++) {
         const struct template *t = template_at(i);
         if (template_fits(t, s->env.machine->kind, slot->region, slot->m) &&
-            template_start(t, &f, &p))
-            candidate_at(s, slot, t, &p, &c);
+            template_start(t, &f, p) && !template_illegal(t, p, &f))
+            return t;
     }
-    return c;
+    return NULL;
 }
 
 /* ---- the rules of a start: built if need be, and loaded -------------------------------------- */
@@ -109,8 +108,10 @@ static void run(struct pipeline *p, struct trial *t)
 static int publish(const struct starts *s, struct slot *slot, struct err *err)
 {
     struct pipeline p = {.rules = &rules, .ctx = err, .env = &s->env, .last = STAGE_LOAD};
-    struct trial t = {.c = start_of(s, slot)};
-    if (!t.c)
+    struct trial t = {.c = NULL};
+    struct point at;
+    const struct template *from = start_of(s, slot, &at);
+    if (!from || candidate_at(s, slot, from, &at, &t.c))
         return 0;
     run(&p, &t);
     if (t.c) {
@@ -158,10 +159,15 @@ static int parse(const struct starts *s, const char *text, struct named_kernel *
     if (!(out->slot = dispatch_find(s->env.dispatch, word)))
         return err_set(err, "there is no slot \"%s\"", word);
     next_word(&text, word, sizeof word);
-    const struct template *t = template_find(word);
+    struct point p;
+    bool start = strcmp(word, "start") == 0;
+    const struct template *t = start ? start_of(s, out->slot, &p) : template_find(word);
+    if (!t && start)
+        return err_set(err, "no template has a start for %s", out->slot->name);
     if (!t)
         return err_set(err, "there is no template \"%s\"", word);
-    struct point p = template_defaults(t);
+    if (!start)
+        p = template_defaults(t);
     for (next_word(&text, word, sizeof word); *word; next_word(&text, word, sizeof word))
         if (set_knob(t, word, &p, err))
             return -1;

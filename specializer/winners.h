@@ -26,7 +26,8 @@ int starts_load(const struct config *c, const struct model *m, struct backend *b
                 struct err *err);
 
 /* A kernel that somebody names: "SLOT TEMPLATE NAME=value ...", knobs left out at the template's
- * defaults. */
+ * defaults, or "SLOT start NAME=value ...", the others as the point has them that a search of the
+ * slot starts from. */
 struct named_kernel {
     struct slot *slot;
     struct candidate *candidate; /* until it is loaded, or cannot be */

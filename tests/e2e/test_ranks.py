@@ -358,7 +358,8 @@ def test_a_bench_puts_points_into_the_steps_of_all_ranks(tmp_path):
     tmp_path.chmod(0o700)
     points = tmp_path / "points"
     lines = ["mlp_in/m1 mlp_in ROWS=2", "mlp_in/m1 mlp_in ROWS=1 ; mlp_out/m1 mlp_out", "mlp_in/m1 mlp_in ROWS=77",
-             "reduce/m1 reduce_shm", "nowhere/m1 mlp_in", "mlp_in/m1 mlp_in ROWS=2"]
+             "reduce/m1 reduce_shm", "nowhere/m1 mlp_in", "mlp_in/m1 mlp_in ROWS=2", "mlp_in/m1 start",
+             "mlp_in/m1 start ROWS=77"]
     points.write_text("\n".join(lines) + "\n")
     bench = subprocess.run([BINARY, "bench", "decode", "--model", TINY, "--batch", "1", "--context", "40", "--pairs",
                             "1", "--engine-backend=cpu", "--engine-threads=1", "--engine-ranks=2", "--store",
@@ -366,7 +367,7 @@ def test_a_bench_puts_points_into_the_steps_of_all_ranks(tmp_path):
                            capture_output=True, text=True, timeout=PATIENCE)
     assert bench.returncode == 0, bench.stderr
     said = [line for line in bench.stdout.splitlines() if line.startswith("line ")]
-    assert ["skipped" in line for line in said] == [False, False, True, False, True, False], bench.stdout
+    assert ["skipped" in line for line in said] == [False, False, True, False, True, False, False, True], bench.stdout
     assert all(text in line for text, line in zip(lines, said))
     assert not shared_memory()
 
