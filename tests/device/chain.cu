@@ -163,8 +163,13 @@ static void by_name(search &f, const options &o)
 
 // ---- families side by side ------------------------------------------------------------------
 
-static const family *const families[] = {&direct, &async, &bulk};
-enum { FAMILIES = 3 };
+// Of bf16, and of weights in their own format.
+static std::vector<const family *> families_of(int format)
+{
+    if (format == DTYPE_BF16)
+        return {&direct, &async, &bulk};
+    return {&bricks, &bricks_mma};
+}
 
 // The best step in which each projection is what some family found for it; attention stays. Prints
 // what a step takes when one region alone is of another family than the first.
@@ -205,7 +210,8 @@ static void by_families(search &f, const options &o)
 {
     std::vector<pick> found[REGIONS];
     pick attend = f.best[1];
-    for (const family *one : families) {
+    auto all = families_of(o.format);
+    for (const family *one : all) {
         if (!begin(f, *one, o))
             continue;
         f.best[1] = attend;
@@ -213,14 +219,14 @@ static void by_families(search &f, const options &o)
         passes(f, o.seconds / 4.0, "");
         f.row((std::string(one->name) + ", searched").c_str());
         f.winners();
-        if (one == &direct)
+        if (one == all[0])
             attend = f.best[1];
         for (int r = 0; r < REGIONS; r++)
             found[r].push_back(f.best[r]);
     }
     for (int r = 0; r < REGIONS; r++)
         f.best[r] = found[r][0];
-    f.row("direct again");
+    f.row("the first again");
     mix(f, found);
     f.row("each region its own");
     f.winners();
@@ -237,14 +243,15 @@ static void run(compiler &cc, const model &m, int M, const options &o)
     family projections = own && wide ? bricks_mma : own ? bricks : wide ? mma : direct;
     projections.fixed = o.fixed.c_str();
     // a bf16 an activation, or a half, or more
-    search f(s, cc, wide ? 1.5e-2 : o.format == DTYPE_F8 ? 1e-3 : 1e-4, o.log);
+    bool rounded = wide || (own && o.families);
+    search f(s, cc, rounded ? 1.5e-2 : o.format == DTYPE_F8 ? 1e-3 : 1e-4, o.log);
     if (begin(f, projections, o)) {
         f.row("start");
         f.winners();
         f.marginal();
         if (!o.points.empty())
             by_name(f, o);
-        else if (o.families && !wide)
+        else if (o.families && M <= 4)
             by_families(f, o);
         else if (o.only >= 0) {
             passes(f, o.seconds, "", o.only);
