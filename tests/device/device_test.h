@@ -63,9 +63,12 @@ const struct kernel *load_start(struct rig *r, enum region region, int32_t m);
  * there is none. */
 const struct kernel *load_any(struct rig *r, const char *id, int32_t m, uint32_t *seed);
 
-/* All of them for batches of m[i], compiled by all cores from when it begins. `m` stays. */
-struct starts *starts_begin(const struct rig *r, const int32_t *m, int sizes);
-const struct kernel *starts_load(struct starts *s, struct rig *r, enum region region, int32_t m);
+/* The starts of all slots of decodes of m[i] sequences, compiled by all cores from when it begins.
+ */
+struct starts *starts_begin(struct rig *r, const int32_t *m, int sizes, int32_t context);
+/* That of slot number `slot` of the rig's table; NULL: it has none, or (counted as failed) it
+ * cannot be built or loaded. */
+const struct kernel *starts_load(struct starts *s, struct rig *r, int slot);
 void starts_end(struct starts *s);
 
 /* Nothing in it yet, with the pointers set. */
@@ -99,6 +102,8 @@ int greedy_main(const char *path);
 void test_regions(void);
 void test_steps(void);
 void test_steps_of(const struct shape_row *row, enum dtype type);
+/* The same of a model whose layers are in two formats. */
+void test_steps_mixed(const struct shape_row *row, enum dtype type, enum dtype more);
 void test_formats(void);
 void test_ahead(void);
 void test_sampler(void);

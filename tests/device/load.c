@@ -85,48 +85,66 @@ const struct kernel *load_any(struct rig *r, const char *id, int32_t m, uint32_t
 
 struct starts {
     struct compile_pool *pool;
-    struct compile_job **job; /* [sizes * REGION_COUNT]; NULL where nothing is to be compiled */
-    const int32_t *m;
-    int sizes;
+    int slots;
+    struct compile_job **job; /* [slots]; NULL where nothing is to be compiled */
     struct compile_job **listed;
 };
 
-struct starts *starts_begin(const struct rig *r, const int32_t *m, int sizes)
+/* Of the first template with a source that names a legal start for the slot, as `whet bench
+ * --starts` has it. */
+static struct compile_job *job_of(const struct rig *r, const struct slot *slot)
+{
+    struct compile_job j = {.t = NULL};
+    facts_slot(&j.f, r->model, slot, NUMERICS_TOLERANCE);
+    facts_machine(&j.f, &r->b->machine);
+    for (int i = 0; i < template_count() && !j.t; i++) {
+        const struct template *t = template_at(i);
+        if (!t->library && template_fits(t, r->b->machine.kind, slot->region, slot->m) &&
+            template_start(t, &j.f, &j.p) && !template_illegal(t, &j.p, &j.f))
+            j.t = t;
+    }
+    struct compile_job *made = j.t ? xmalloc(sizeof *made) : NULL;
+    if (made)
+        *made = j;
+    return made;
+}
+
+/* Whether steps of m sequences run the slot's kernel. */
+static bool runs(struct rig *r, const struct slot *slot, int32_t m, int32_t context)
+{
+    return dispatch_slot(r->d, slot->region, slot_layer(slot), m, context) == slot;
+}
+
+struct starts *starts_begin(struct rig *r, const int32_t *m, int sizes, int32_t context)
 {
     struct starts *s = xcalloc(1, sizeof *s);
-    size_t all = (size_t)sizes * REGION_COUNT;
     int n = 0;
-    *s = (struct starts){.m = m,
-                         .sizes = sizes,
-                         .job = xcalloc(all, sizeof(struct compile_job *)),
-                         .listed = xcalloc(all, sizeof(struct compile_job *))};
-    for (int i = 0; i < sizes * REGION_COUNT; i++) {
-        if (i % REGION_COUNT < REGION_ATTN_IN)
-            continue; /* no template makes that one */
-        s->job[i] = xcalloc(1, sizeof **s->job);
-        *s->job[i] = start_job(r, (enum region)(i % REGION_COUNT), m[i / REGION_COUNT]);
-        s->listed[n++] = s->job[i];
-    }
+    s->slots = dispatch_slots(r->d);
+    s->job = xcalloc((size_t)s->slots, sizeof(struct compile_job *));
+    s->listed = xcalloc((size_t)s->slots, sizeof(struct compile_job *));
+    for (int k = 0; k < sizes; k++)
+        for (int i = 0; i < s->slots; i++) {
+            const struct slot *slot = dispatch_slot_at(r->d, i);
+            if (runs(r, slot, m[k], context) && (s->job[i] = job_of(r, slot)))
+                s->listed[n++] = s->job[i];
+        }
     s->pool = compile_pool_start(s->listed, n, 0, root(), rig_arch(r));
     return s;
 }
 
-const struct kernel *starts_load(struct starts *s, struct rig *r, enum region region, int32_t m)
+const struct kernel *starts_load(struct starts *s, struct rig *r, int slot)
 {
-    int i = 0;
-    while (i < s->sizes && s->m[i] != m)
-        i++;
-    struct compile_job *j = i < s->sizes ? s->job[i * REGION_COUNT + (int)region] : NULL;
-    if (!j)
+    const struct slot *of = dispatch_slot_at(r->d, slot);
+    if (!s->job[slot])
         return NULL;
-    compile_pool_await(s->pool, j);
-    return load(r, region, m, j);
+    compile_pool_await(s->pool, s->job[slot]);
+    return load(r, of->region, of->m, s->job[slot]);
 }
 
 void starts_end(struct starts *s)
 {
     compile_pool_end(s->pool);
-    for (int i = 0; i < s->sizes * REGION_COUNT; i++)
+    for (int i = 0; i < s->slots; i++)
         free(s->job[i]);
     free(s->job);
     free(s->listed);

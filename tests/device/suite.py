@@ -75,7 +75,7 @@ def plain_parts(at, quick):
     parts += [Part("points " + f, [points, f] + some) for f in FAMILIES]
     parts += [Part("templates " + model, [device, "templates", model],
                    alone=not quick or model == "qwen3-4b")  # takes 32 GiB
-              for model in ("llama-3.2-1b", "qwen3-1.7b", "qwen3-4b")]
+              for model in ("llama-3.2-1b", "qwen3-1.7b", "qwen3-4b", "q4_k+q6_k")]
     parts += [Part("bad", [at.program("test_bad_device")]),
               Part("serve", at.script("serve_small.py") +
                    [at.program("whet"), os.path.join(at.source, "tests/golden/tiny-qwen3")],

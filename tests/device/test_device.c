@@ -45,7 +45,7 @@ static bool open_rig(struct rig *r, const struct backend_ops *ops, struct model 
         return false;
     for (int i = 0; i < REGION_COUNT; i++)
         eager[i] = ops->eager(r->b, (enum region)i);
-    r->d = dispatch_open(eager, NULL);
+    r->d = dispatch_open(eager, formats_open(m, ops->machine(r->b)->kind));
     ops->set_dispatch(r->b, r->d);
     return true;
 }

@@ -218,5 +218,9 @@ void test_formats(void)
                 test_steps_of(row, (enum dtype)t);
             }
         }
+    if (strstr("mixed", part_of)) {
+        test_steps_mixed(&device_shapes[0], DTYPE_Q4_K, DTYPE_Q6_K);
+        test_steps_mixed(&device_shapes[3], DTYPE_Q4_0, DTYPE_Q8_0);
+    }
     brief = before;
 }

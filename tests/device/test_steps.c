@@ -261,10 +261,8 @@ static void bad_steps_are_refused(struct rig *gpu, const char *name)
 }
 
 /* `copies`: steps of many tokens read bf16 beside weights in their own format. */
-static void steps_with(const struct shape_row *row, enum dtype type, bool copies)
+static void steps_with(const char *name, struct model *m, bool copies)
 {
-    const char *name = row->name;
-    struct model *m = model_random(&row->shape, type, 11);
     m->own_formats = true;
     m->bf16_copies = copies;
     struct rig gpu, cpu = {0};
@@ -283,9 +281,15 @@ static void steps_with(const struct shape_row *row, enum dtype type, bool copies
 
 void test_steps_of(const struct shape_row *row, enum dtype type)
 {
-    steps_with(row, type, false);
+    steps_with(row->name, model_random(&row->shape, type, 11), false);
     if (brick_bytes((int)type))
-        steps_with(row, type, true);
+        steps_with(row->name, model_random(&row->shape, type, 11), true);
+}
+
+void test_steps_mixed(const struct shape_row *row, enum dtype type, enum dtype more)
+{
+    for (int copies = 0; copies < 2; copies++)
+        steps_with(row->name, model_random_mixed(&row->shape, type, more, 11), copies);
 }
 
 void test_steps(void)

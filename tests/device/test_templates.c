@@ -165,17 +165,19 @@ static void batch_of(struct rig *r, struct starts *starts, const char *name, int
     float *eager = xmalloc((size_t)n * 4), *other = xmalloc((size_t)n * 4);
     make(&b, 0, m, CONTEXT - 1, CONTEXT, r->model->shape.vocab);
     double longest, unused, before = timed(r, &b, eager, &longest), after;
-    for (int g = REGION_ATTN_IN; g < REGION_COUNT; g++) {
-        const struct kernel *k = starts_load(starts, r, (enum region)g, m);
+    for (int i = 0; i < dispatch_slots(r->d); i++) {
+        struct slot *slot = dispatch_slot_at(r->d, i);
+        bool runs = dispatch_slot(r->d, slot->region, slot_layer(slot), m, CONTEXT) == slot;
+        const struct kernel *k = runs ? starts_load(starts, r, i) : NULL;
         if (!k)
             continue;
-        dispatch_publish(r->d, dispatch_slot(r->d, (enum region)g, 0, m, CONTEXT), k);
+        dispatch_publish(r->d, slot, k);
         timed(r, &b, other, &longest); /* the swap is in here */
         double us = timed(r, &b, other, &unused), d = logits_difference(other, eager, n);
         check(d < 0.03, true,
-              "%s batch %d: %-9s in: %7.1f us (eager step %7.1f, longest while swapped %7.1f), "
+              "%s batch %d: %-15s in: %7.1f us (eager step %7.1f, longest while swapped %7.1f), "
               "logits %.2e  %s",
-              name, m, region_name((enum region)g), us, before, longest, d, k->name);
+              name, m, slot->name, us, before, longest, d, k->name);
     }
     timed(r, &b, other, &unused);
     double host = 0, alone = timed(r, &b, other, &unused), graph = timed_graph(r, m, &host);
@@ -191,27 +193,35 @@ static void batch_of(struct rig *r, struct starts *starts, const char *name, int
     free(other);
 }
 
-void test_templates(void)
+/* All batches of a model, which is closed. */
+static void batches_of(struct model *m, const char *name)
 {
     enum { BATCHES = 5 };
     static const int32_t batches[BATCHES] = {1, 2, 8, 32, 64};
     static struct batch b;
-    for (size_t i = 0; i < REAL_SHAPES; i++) {
-        if (!strstr(real_shapes[i].name, part_of))
-            continue;
-        struct model *m = model_random(&real_shapes[i].shape, DTYPE_BF16, 5);
-        struct rig r;
-        bool open = rig_open_with(&r, m, MOST * PAGES_EACH, CONTEXT, MOST, 20LL << 30);
-        struct starts *starts = open ? starts_begin(&r, batches, BATCHES) : NULL;
-        for (int32_t k = 0; open && k < MOST; k++) {
-            make(&b, k, 1, 0, CONTEXT - 1, real_shapes[i].shape.vocab);
-            step(&r, &b);
-        }
-        for (int k = 0; open && k < BATCHES; k++)
-            batch_of(&r, starts, real_shapes[i].name, batches[k]);
-        if (open)
-            starts_end(starts);
-        rig_close(&r);
-        model_close(m);
+    struct rig r;
+    bool open = rig_open_with(&r, m, MOST * PAGES_EACH, CONTEXT, MOST, 20LL << 30);
+    struct starts *starts = open ? starts_begin(&r, batches, BATCHES, CONTEXT) : NULL;
+    for (int32_t k = 0; open && k < MOST; k++) {
+        make(&b, k, 1, 0, CONTEXT - 1, m->shape.vocab);
+        step(&r, &b);
+    }
+    for (int k = 0; open && k < BATCHES; k++)
+        batch_of(&r, starts, name, batches[k]);
+    if (open)
+        starts_end(starts);
+    rig_close(&r);
+    model_close(m);
+}
+
+void test_templates(void)
+{
+    for (size_t i = 0; i < REAL_SHAPES; i++)
+        if (strstr(real_shapes[i].name, part_of))
+            batches_of(model_random(&real_shapes[i].shape, DTYPE_BF16, 5), real_shapes[i].name);
+    if (strstr("q4_k+q6_k", part_of)) {
+        struct model *m = model_random_mixed(&real_shapes[0].shape, DTYPE_Q4_K, DTYPE_Q6_K, 5);
+        m->own_formats = true;
+        batches_of(m, "llama-3.2-1b:q4_k+q6_k");
     }
 }
