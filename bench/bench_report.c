@@ -6,8 +6,10 @@
 
 #include "bench/bench_private.h"
 #include "config/clock.h"
+#include "config/table.h"
 
-static const char *const set_name[SETS] = {"eager", "specialized"};
+static const char *const set_name[] = {"eager", "specialized"};
+EVERY_ROW(set_name, SETS);
 
 void bench_print_head(const struct bench *b)
 {

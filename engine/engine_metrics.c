@@ -15,13 +15,15 @@
 #include <string.h>
 
 #include "config/clock.h"
+#include "config/table.h"
 #include "engine/engine_private.h"
 
 static const double bounds_tokens[] = {1,  2,  3,  4,  6,   8,   12,  16,   24,
                                        32, 48, 64, 96, 128, 256, 512, 1024, 2048};
 static const double bounds_work[] = {1,    4,    16,    64,    256,    512,     1024,   2048,
                                      4096, 8192, 16384, 65536, 262144, 1048576, 4194304};
-static const char *const phase_name[PHASE_COUNT] = {"decode", "prefill", "mixed"};
+static const char *const phase_name[] = {"decode", "prefill", "mixed"};
+EVERY_ROW(phase_name, PHASE_COUNT);
 
 /* ---- written by the engine thread ---------------------------------------------------------- */
 

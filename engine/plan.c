@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/table.h"
 #include "engine/quant.h"
 #include "kernels/bricks.h"
 
@@ -30,7 +31,7 @@ static const struct region_info info[] = {
     [REGION_REDUCE] = {"reduce", .twice = true},
     [REGION_GATHER] = {"gather", .once = true, .rows = true},
 };
-_Static_assert(sizeof info / sizeof *info == REGION_PLANNED, "every region and span has a row");
+EVERY_ROW(info, REGION_PLANNED);
 
 static const enum region layer_regions[] = {REGION_ATTN_IN, REGION_ATTN, REGION_ATTN_OUT,
                                             REGION_MLP_IN, REGION_MLP_OUT};
