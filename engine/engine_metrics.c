@@ -227,7 +227,7 @@ static void put_regions(const struct engine *e, FILE *out)
     metric_head(out, "region_seconds", "gauge", "Time spent in a region of the step since start");
     for (int r = 0; r < REGION_NODES; r++) {
         if (r >= REGION_COUNT && total[r].seconds <= 0)
-            continue; /* a span that no step ran as one */
+            continue; /* a fused region that no step ran as one */
         snprintf(label, sizeof label, "region=\"%s\"", region_name((enum region)r));
         metric_value(out, "region_seconds", label, total[r].seconds);
     }

@@ -40,15 +40,15 @@ static struct region_cost run_work(const struct observe *o, const struct slot *s
     return plan_cost(o->model, s->region, slot_layer(s), tokens, seqs, (int64_t)context, tokens);
 }
 
-/* What a span would have counted where its parts ran: their runs, and the time of all. The slots of
- * spans come after all others, whose counters have been read by then. */
+/* What a fused region would have counted where its parts ran: their runs, and the time of all. The
+ * slots of fused regions come after all others, whose counters have been read by then. */
 static void take_parts(struct observe *o, const struct slot *s, double delta[6])
 {
-    const struct region_info *span = region_info(s->region);
+    const struct region_info *fused = region_info(s->region);
     for (int k = 0; k < o->slots; k++) {
         const struct slot *part = dispatch_slot_at(o->dispatch, k);
-        for (int i = 0; i < span->parts && part->m_index == s->m_index; i++)
-            if (part->region == span->part[i]) {
+        for (int i = 0; i < fused->parts && part->m_index == s->m_index; i++)
+            if (part->region == fused->part[i]) {
                 for (int c = 0; c < 5 && i == 0; c++)
                     delta[c] = o->slot[k].delta[c];
                 delta[5] += o->slot[k].delta[5];

@@ -15,8 +15,8 @@
 struct observed {
     double steps, runs, tokens, context, sequences, seconds;
     double share; /* of the aged time of all slots; 0..1 */
-    /* A span's slot without a kernel of its own is seen as its parts are, which count the same time
-     * too: so much of `seconds` is theirs. */
+    /* A fused region's slot without a kernel of its own is seen as its parts are, which count the
+     * same time too: so much of `seconds` is theirs. */
     double lent;
     double delta[6]; /* of the counters, at the last look */
     /* By who ran: [origin] since start. */
