@@ -4,8 +4,10 @@
  * A slot is one cell: region x M bucket (x context bucket for REGION_ATTN). Where the layers of a
  * region differ in the formats of their weights, each format class (formats.h) has slots of its
  * own, whose names end with its formats: "mlp_out/m1/q6_k". Each slot holds one kernel pointer. The
- * engine thread reads it once per step (acquire); the specializer is the only writer (release). The
- * eager kernel of a region is always loaded, so a slot is never empty.
+ * engine thread reads it once per step (acquire). The specializer writes it (dispatch_publish()),
+ * and the engine thread does only to put eager back in place of a kernel that broke in the step
+ * under way (dispatch_withdraw()). The eager kernel of a region is always loaded, so a slot is
+ * never empty.
  *
  * Life of memory: a kernel that was replaced may still run in the step under way. dispatch_publish
  * returns an epoch; once dispatch_passed(d, epoch) no step can use the old kernel any more.
