@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/table.h"
 #include "engine/backend.h"
 #include "engine/plan.h"
 
@@ -58,6 +59,7 @@ int context_bucket_of(int context)
 const char *origin_name(enum origin o)
 {
     static const char *const name[] = {"eager", "template", "agent", "restored"};
+    EVERY_ROW(name, ORIGINS);
     return name[o];
 }
 

@@ -30,7 +30,7 @@ extern const int context_bucket[CONTEXT_BUCKETS]; /* 256, 512, ... 131072 */
 int m_bucket_of(int m);
 int context_bucket_of(int context);
 
-enum origin { ORIGIN_EAGER, ORIGIN_TEMPLATE, ORIGIN_AGENT, ORIGIN_RESTORED };
+enum origin { ORIGIN_EAGER, ORIGIN_TEMPLATE, ORIGIN_AGENT, ORIGIN_RESTORED, ORIGINS };
 const char *origin_name(enum origin o);
 
 /* Anything that can fill a slot. Immutable while it is in one. */

@@ -241,7 +241,7 @@ static void put_regions(const struct engine *e, FILE *out)
     }
     metric_head(out, "kernel_launches_total", "counter", "Kernel runs by region and origin");
     for (int r = 0; r < REGION_NODES; r++)
-        for (int o = 0; o <= ORIGIN_RESTORED; o++) {
+        for (int o = 0; o < ORIGINS; o++) {
             uint64_t n = atomic_load(&e->stats.launches[r][o]);
             snprintf(label, sizeof label, "region=\"%s\",origin=\"%s\"",
                      region_name((enum region)r), origin_name((enum origin)o));
