@@ -256,8 +256,8 @@ static int add_node(void *ctx, const struct plan_node *n, struct err *e)
     return 0;
 }
 
-/* What one work must cost: every node of the plan in every step of it; and a span what its parts
- * must. */
+/* What one work must cost: every node of the plan in every step of it; and a fused region what its
+ * parts must. */
 static void add_costs(const struct bench *b, const struct work *w, struct result *out)
 {
     int32_t chunk = w->chunk ? w->chunk : w->context;

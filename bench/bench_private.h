@@ -54,7 +54,7 @@ struct result {
     double gain;                  /* median over pairs of eager time / specialized time */
     double gain_low, gain_high;   /* 10th and 90th percentile of it */
     double roofline_s, bytes;
-    struct region_time region[REGION_NODES]; /* a span's: of the works that ran it as one */
+    struct region_time region[REGION_NODES]; /* a fused region's: of the works that ran it as one */
 };
 
 /* Fills the KV pages of `sequences` sequences up to `context`, so decode reads real values. */

@@ -6,8 +6,10 @@
 
 #include "bench/bench_private.h"
 #include "config/clock.h"
+#include "config/table.h"
 
-static const char *const set_name[SETS] = {"eager", "specialized"};
+static const char *const set_name[] = {"eager", "specialized"};
+EVERY_ROW(set_name, SETS);
 
 void bench_print_head(const struct bench *b)
 {
@@ -76,12 +78,12 @@ void bench_print_regions(const struct bench *b, const struct result *r, int n)
         printf(b->sets == SETS ? " %7s\n" : "\n", "gain");
         for (int g = 0; g < REGION_NODES; g++) {
             const struct region_time *t = &r[i].region[g];
-            bool span = region_info((enum region)g)->parts > 0;
-            if (span && !t->launches[0] && !t->launches[b->sets - 1])
+            bool fused = region_info((enum region)g)->parts > 0;
+            if (fused && !t->launches[0] && !t->launches[b->sets - 1])
                 continue;
             double bytes = machine_bytes(b->ops->machine(b->backend), &t->cost);
             print_region(b, region_name((enum region)g), t->launches, bytes, t->roofline_s, t->s);
-            total += span ? 0 : bytes;
+            total += fused ? 0 : bytes;
             for (int set = 0; set < b->sets; set++) {
                 launches[set] += t->launches[set];
                 s[set] += t->s[set];

@@ -3,7 +3,8 @@
  *
  * A bucket counts its own interval; the cumulative sums that the format wants are made when the
  * text is written. Readers may see a histogram between two atomic adds, so the count is derived
- * from the buckets: buckets and count always agree.
+ * from the buckets: buckets and count always agree. The sum is a double: of tokens it grows beyond
+ * any integer that holds billionths of seconds.
  */
 #include "config/metrics.h"
 
@@ -25,8 +26,7 @@ void histogram_init(struct histogram *h, const double *bound, int bounds)
     h->bounds = bounds < HISTOGRAM_MAX ? bounds : HISTOGRAM_MAX;
     for (int i = 0; i <= HISTOGRAM_MAX; i++)
         atomic_init(&h->bucket[i], 0);
-    atomic_init(&h->count, 0);
-    atomic_init(&h->sum_nano, 0);
+    atomic_init(&h->sum, 0);
 }
 
 void histogram_observe(struct histogram *h, double value)
@@ -35,9 +35,10 @@ void histogram_observe(struct histogram *h, double value)
     while (i < h->bounds && value > h->bound[i])
         i++;
     atomic_fetch_add_explicit(&h->bucket[i], 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&h->count, 1, memory_order_relaxed);
-    uint64_t nano = value > 0 ? (uint64_t)(value * 1e9) : 0;
-    atomic_fetch_add_explicit(&h->sum_nano, nano, memory_order_relaxed);
+    double sum = atomic_load_explicit(&h->sum, memory_order_relaxed);
+    while (value > 0 && !atomic_compare_exchange_weak_explicit(
+                            &h->sum, &sum, sum + value, memory_order_relaxed, memory_order_relaxed))
+        ;
 }
 
 void metric_head(FILE *out, const char *name, const char *type, const char *help)
@@ -78,7 +79,7 @@ void metric_histogram(FILE *out, const char *name, const char *labels, struct hi
                     (unsigned long long)total);
     }
     const char *open = *l ? "{" : "", *close = *l ? "}" : "";
-    double sum = (double)atomic_load_explicit(&h->sum_nano, memory_order_relaxed) * 1e-9;
+    double sum = atomic_load_explicit(&h->sum, memory_order_relaxed);
     fprintf(out, "whet_%s_sum%s%s%s %.9f\n", name, open, l, close, sum);
     fprintf(out, "whet_%s_count%s%s%s %llu\n", name, open, l, close, (unsigned long long)total);
 }

@@ -18,8 +18,7 @@ struct histogram {
     const double *bound; /* [bounds], rising; +Inf is implied */
     int bounds;
     _Atomic uint64_t bucket[HISTOGRAM_MAX + 1];
-    _Atomic uint64_t count;
-    _Atomic uint64_t sum_nano; /* sum * 1e9 */
+    _Atomic double sum;
 };
 
 /* Shared bucket bounds: latency from 0.5 ms to 120 s; fine steps from 10 us to 10 s. */

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "config/table.h"
+
 static const struct arch_traits traits[] = {
     [ARCH_LLAMA] =
         {.gguf = "llama",
@@ -22,7 +24,7 @@ static const struct arch_traits traits[] = {
                     .qk_norm = true,
                     .checkpoint = {{.name = "Qwen3ForCausalLM", .kv_heads = 32, .head_dim = 128}}},
 };
-_Static_assert(sizeof traits / sizeof *traits == ARCH_COUNT, "an architecture has no row here");
+EVERY_ROW(traits, ARCH_COUNT);
 
 bool arch_known(int64_t arch)
 {

@@ -188,8 +188,8 @@ struct backend_ops {
     void (*close)(struct backend *b);
     const struct machine *(*machine)(struct backend *b);
     const struct kernel *(*eager)(struct backend *b, enum region r);
-    /* Optional: the eager kernel of a span of regions. Without it steps run no spans. */
-    const struct kernel *(*span)(struct backend *b, enum region r);
+    /* Optional: the eager kernel of a fused region. Without it steps run none. */
+    const struct kernel *(*fused)(struct backend *b, enum region r);
     /* Optional, engine thread, once, before its first step: everything is open, and it starts no
      * thread and no process any more. */
     void (*settle)(struct backend *b);

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/table.h"
 #include "engine/backend.h"
 #include "engine/plan.h"
 
@@ -58,10 +59,11 @@ int context_bucket_of(int context)
 const char *origin_name(enum origin o)
 {
     static const char *const name[] = {"eager", "template", "agent", "restored"};
+    EVERY_ROW(name, ORIGINS);
     return name[o];
 }
 
-/* Of a region or span in each bucket of tokens. */
+/* Of a region, fused or not, in each bucket of tokens. */
 static int contexts_of(enum region r)
 {
     return r == REGION_ATTN ? CONTEXT_BUCKETS : 1;
@@ -86,7 +88,7 @@ static void slot_init(struct slot *s, int m_index, int context_index,
 
 enum {
     ALONE = (1 << REGION_COUNT) - 1,
-    SPANS = (1 << REGION_LOCAL) - 1 - ALONE,
+    FUSED = (1 << REGION_LOCAL) - 1 - ALONE,
     RANKS = 1 << REGION_REDUCE
 };
 
@@ -99,7 +101,7 @@ static bool has(const struct dispatch *d, int r)
 static int classes_in(const struct dispatch *d, enum region r, int m_index)
 {
     int m = m_bucket[m_index];
-    if (!has(d, r) || (region_info(r)->parts && !region_spans(r, m)))
+    if (!has(d, r) || (region_info(r)->parts && !region_fused(r, m)))
         return 0;
     return formats_classes(d->formats, r, m);
 }
@@ -141,10 +143,10 @@ struct dispatch *dispatch_open(const struct kernel *const eager[REGION_COUNT],
     return open_regions(eager, ALONE, formats);
 }
 
-struct dispatch *dispatch_open_spans(const struct kernel *const eager[REGION_LOCAL],
+struct dispatch *dispatch_open_fused(const struct kernel *const eager[REGION_LOCAL],
                                      struct formats *formats)
 {
-    return open_regions(eager, ALONE | SPANS, formats);
+    return open_regions(eager, ALONE | FUSED, formats);
 }
 
 struct dispatch *dispatch_open_alone(const struct backend_ops *ops, struct backend *b,
@@ -152,12 +154,12 @@ struct dispatch *dispatch_open_alone(const struct backend_ops *ops, struct backe
 {
     const struct kernel *eager[REGION_LOCAL];
     struct formats *formats = formats_open(m, ops->machine(b)->kind);
-    bool spans = ops->span && !m->alone; /* a rank's part by name has no such slots */
+    bool fused = ops->fused && !m->alone; /* a rank's part by name has no such slots */
     for (int r = 0; r < REGION_COUNT; r++)
         eager[r] = ops->eager(b, (enum region)r);
-    for (int r = REGION_COUNT; spans && r < REGION_LOCAL; r++)
-        eager[r] = ops->span(b, (enum region)r);
-    return spans ? dispatch_open_spans(eager, formats) : dispatch_open(eager, formats);
+    for (int r = REGION_COUNT; fused && r < REGION_LOCAL; r++)
+        eager[r] = ops->fused(b, (enum region)r);
+    return fused ? dispatch_open_fused(eager, formats) : dispatch_open(eager, formats);
 }
 
 struct dispatch *dispatch_open_ranks(const struct kernel *const eager[REGION_NODES],
@@ -169,7 +171,7 @@ struct dispatch *dispatch_open_ranks(const struct kernel *const eager[REGION_NOD
 struct dispatch *dispatch_open_names(void)
 {
     const struct kernel *const none[REGION_NODES] = {0};
-    return open_regions(none, ALONE | SPANS | RANKS, NULL);
+    return open_regions(none, ALONE | FUSED | RANKS, NULL);
 }
 
 struct dispatch *dispatch_copy_names(const struct dispatch *d)
@@ -223,7 +225,7 @@ struct slot *dispatch_slot_of_place(struct dispatch *d, int place, int m, int co
 {
     enum region r = place_region(place);
     int class = place / REGION_NODES;
-    if (class == FORMAT_CLASSES || (region_info(r)->parts && !region_spans(r, m)))
+    if (class == FORMAT_CLASSES || (region_info(r)->parts && !region_fused(r, m)))
         return NULL;
     int first = d->first[r][m_bucket_of(m)][class];
     if (first < 0)

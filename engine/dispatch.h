@@ -4,8 +4,10 @@
  * A slot is one cell: region x M bucket (x context bucket for REGION_ATTN). Where the layers of a
  * region differ in the formats of their weights, each format class (formats.h) has slots of its
  * own, whose names end with its formats: "mlp_out/m1/q6_k". Each slot holds one kernel pointer. The
- * engine thread reads it once per step (acquire); the specializer is the only writer (release). The
- * eager kernel of a region is always loaded, so a slot is never empty.
+ * engine thread reads it once per step (acquire). The specializer writes it (dispatch_publish()),
+ * and the engine thread does only to put eager back in place of a kernel that broke in the step
+ * under way (dispatch_withdraw()). The eager kernel of a region is always loaded, so a slot is
+ * never empty.
  *
  * Life of memory: a kernel that was replaced may still run in the step under way. dispatch_publish
  * returns an epoch; once dispatch_passed(d, epoch) no step can use the old kernel any more.
@@ -28,7 +30,7 @@ extern const int context_bucket[CONTEXT_BUCKETS]; /* 256, 512, ... 131072 */
 int m_bucket_of(int m);
 int context_bucket_of(int context);
 
-enum origin { ORIGIN_EAGER, ORIGIN_TEMPLATE, ORIGIN_AGENT, ORIGIN_RESTORED };
+enum origin { ORIGIN_EAGER, ORIGIN_TEMPLATE, ORIGIN_AGENT, ORIGIN_RESTORED, ORIGINS };
 const char *origin_name(enum origin o);
 
 /* Anything that can fill a slot. Immutable while it is in one. */
@@ -85,14 +87,14 @@ struct backend_ops;
  * NULL: a model whose layers are alike. */
 struct dispatch *dispatch_open(const struct kernel *const eager[REGION_COUNT],
                                struct formats *formats);
-/* With slots for spans of regions too: eager[r] of a span stands for its parts, each with the
+/* With slots for fused regions too: eager[r] of one stands for its parts, each with the
  * kernel of its own slot. */
-struct dispatch *dispatch_open_spans(const struct kernel *const eager[REGION_LOCAL],
+struct dispatch *dispatch_open_fused(const struct kernel *const eager[REGION_LOCAL],
                                      struct formats *formats);
-/* That of a process which alone computes `m` on `b`: with spans where the backend has them. */
+/* That of a process which alone computes `m` on `b`: with fused regions if the backend has them. */
 struct dispatch *dispatch_open_alone(const struct backend_ops *ops, struct backend *b,
                                      const struct model *m);
-/* Of a rank of several: no spans, but slots for reduce. */
+/* Of a rank of several: no fused regions, but slots for reduce. */
 struct dispatch *dispatch_open_ranks(const struct kernel *const eager[REGION_NODES],
                                      struct formats *formats);
 /* The slots that engines have for models whose layers are alike, for their names: there are no
@@ -107,13 +109,14 @@ void dispatch_pipelined(struct dispatch *d);
 int dispatch_slots(const struct dispatch *d);
 struct slot *dispatch_slot_at(struct dispatch *d, int i);
 /* The slot for m tokens and a longest context of `context` positions in a layer (0 for a region
- * that runs once). NULL: a span's or reduce's, of which there are none here or none for so many
- * tokens; or the layer's formats have no slots. Any thread. */
+ * that runs once). NULL: a fused region's or reduce's, of which there are none here or none for so
+ * many tokens; or the layer's formats have no slots. Any thread. */
 struct slot *dispatch_slot(struct dispatch *d, enum region r, int32_t layer, int m, int context);
 /* The same by its place in a step (formats_place()). */
 struct slot *dispatch_slot_of_place(struct dispatch *d, int place, int m, int context);
 const struct formats *dispatch_formats(const struct dispatch *d); /* or NULL */
-/* The spans that steps of m tokens run as one kernel, as bits, with these overrides. Any thread. */
+/* The fused regions that steps of m tokens run as one kernel, as bits, with these overrides. Any
+ * thread. */
 uint32_t dispatch_whole(struct dispatch *d, int m, const struct overrides *o);
 struct slot *dispatch_find(struct dispatch *d, const char *name); /* NULL: no such slot */
 /* The same, or the slot of that name without the formats at its end: in a table of names it says of

@@ -15,13 +15,15 @@
 #include <string.h>
 
 #include "config/clock.h"
+#include "config/table.h"
 #include "engine/engine_private.h"
 
 static const double bounds_tokens[] = {1,  2,  3,  4,  6,   8,   12,  16,   24,
                                        32, 48, 64, 96, 128, 256, 512, 1024, 2048};
 static const double bounds_work[] = {1,    4,    16,    64,    256,    512,     1024,   2048,
                                      4096, 8192, 16384, 65536, 262144, 1048576, 4194304};
-static const char *const phase_name[PHASE_COUNT] = {"decode", "prefill", "mixed"};
+static const char *const phase_name[] = {"decode", "prefill", "mixed"};
+EVERY_ROW(phase_name, PHASE_COUNT);
 
 /* ---- written by the engine thread ---------------------------------------------------------- */
 
@@ -225,7 +227,7 @@ static void put_regions(const struct engine *e, FILE *out)
     metric_head(out, "region_seconds", "gauge", "Time spent in a region of the step since start");
     for (int r = 0; r < REGION_NODES; r++) {
         if (r >= REGION_COUNT && total[r].seconds <= 0)
-            continue; /* a span that no step ran as one */
+            continue; /* a fused region that no step ran as one */
         snprintf(label, sizeof label, "region=\"%s\"", region_name((enum region)r));
         metric_value(out, "region_seconds", label, total[r].seconds);
     }
@@ -239,7 +241,7 @@ static void put_regions(const struct engine *e, FILE *out)
     }
     metric_head(out, "kernel_launches_total", "counter", "Kernel runs by region and origin");
     for (int r = 0; r < REGION_NODES; r++)
-        for (int o = 0; o <= ORIGIN_RESTORED; o++) {
+        for (int o = 0; o < ORIGINS; o++) {
             uint64_t n = atomic_load(&e->stats.launches[r][o]);
             snprintf(label, sizeof label, "region=\"%s\",origin=\"%s\"",
                      region_name((enum region)r), origin_name((enum origin)o));

@@ -67,7 +67,7 @@ struct engine_stats {
     /* Of these the draft model's, and its steps. */
     _Atomic uint64_t draft_guessed, draft_accepted, draft_steps, draft_ns;
     _Atomic uint64_t ended[FINISH_ERROR + 1];
-    _Atomic uint64_t launches[REGION_NODES][ORIGIN_RESTORED + 1];
+    _Atomic uint64_t launches[REGION_NODES][ORIGINS];
     _Atomic uint64_t steps, step_ns, slices, slice_ns;
     _Atomic int32_t running, waiting, pages_used;
     pthread_mutex_t recent_lock; /* held for a copy, never during a step */

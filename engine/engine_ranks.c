@@ -272,7 +272,8 @@ static void bench_end_on_all(struct backend *b, struct bench_job *job)
     job->state = NULL;
 }
 
-/* Steps of several ranks run no spans: a span's kernel would add the residual, which `reduce` adds.
+/* Steps of several ranks run no fused regions: their kernels would add the residual, which `reduce`
+ * adds.
  */
 void engine_ranks_ops(struct engine *e, struct backend_options *o)
 {
@@ -285,7 +286,7 @@ void engine_ranks_ops(struct engine *e, struct backend_options *o)
     e->own_ops = *e->ops;
     e->own_ops.step_start = NULL;
     e->own_ops.step_wait = NULL;
-    e->own_ops.span = NULL;
+    e->own_ops.fused = NULL;
     e->own_ops.load = load_on_all;
     e->own_ops.unload = unload_on_all;
     e->own_ops.broken = broken_anywhere;

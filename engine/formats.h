@@ -8,8 +8,8 @@
  * is NULL here and everywhere, and has all of its runs.
  *
  * What counts on a GPU is the format that the device keeps (device_type() in plan.h), which may
- * depend on a step's tokens. A span is one kernel for two regions: it has slots only where its
- * layers are all alike in both.
+ * depend on a step's tokens. A fused region is one kernel for two regions: it has slots only where
+ * its layers are all alike in both.
  *
  * Nothing here changes once it is made; any thread.
  */
@@ -70,8 +70,8 @@ struct formats;
 struct formats *formats_open(const struct model *m, enum machine_kind kind);
 void formats_close(struct formats *f); /* NULL is fine */
 
-/* How many classes of a region have slots of `tokens` tokens: at least 1, but of a span perhaps 0.
- * `f` NULL here and below: the layers of all regions are alike. */
+/* How many classes of a region have slots of `tokens` tokens: at least 1, but of a fused region
+ * perhaps 0. `f` NULL here and below: the layers of all regions are alike. */
 int formats_classes(const struct formats *f, enum region r, int tokens);
 /* Class i of them; NULL: the one class of a region whose layers are alike. */
 const struct format_class *formats_class(const struct formats *f, enum region r, int tokens, int i);

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <stdbool.h>
 
+#include "config/table.h"
+
 #define LEAST_S 50e-6 /* the first bucket ends here */
 #define A_OCTAVE 8    /* buckets */
 
@@ -158,8 +160,9 @@ static double value(const struct history_second *s, enum series which)
 
 void history_json(const struct history *h, int64_t now_ns, int seconds, FILE *out)
 {
-    static const char *const names[SERIES] = {"generated", "prompt",     "steps",     "requests",
-                                              "running",   "gap_p50_ms", "gap_p99_ms"};
+    static const char *const names[] = {"generated", "prompt",     "steps",     "requests",
+                                        "running",   "gap_p50_ms", "gap_p99_ms"};
+    EVERY_ROW(names, SERIES);
     int64_t last = last_complete(now_ns);
     int64_t n = seconds < HISTORY_SECONDS ? seconds : HISTORY_SECONDS - 2;
     if (n > last - h->since + 1)

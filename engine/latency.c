@@ -7,6 +7,7 @@
 #include "engine/latency.h"
 
 #include "config/metrics.h"
+#include "config/table.h"
 
 enum { PLAIN_LEAST = 16 };
 static const double pace = 1.0 / 64; /* of the running mean */
@@ -48,9 +49,9 @@ void latency_add(struct latency_causes *g, const struct gap *at)
 
 static void put_each(FILE *out, const char *name, const _Atomic uint64_t *values, double scale)
 {
-    static const char *const label[GAP_KINDS] = {"step=\"plain\"",      "step=\"canary\"",
-                                                 "step=\"uncaptured\"", "step=\"hook\"",
-                                                 "step=\"slice\"",      "step=\"swap\""};
+    static const char *const label[] = {"step=\"plain\"", "step=\"canary\"", "step=\"uncaptured\"",
+                                        "step=\"hook\"",  "step=\"slice\"",  "step=\"swap\""};
+    EVERY_ROW(label, GAP_KINDS);
     for (int k = 0; k < GAP_KINDS; k++)
         metric_value(out, name, label[k], (double)atomic_load(&values[k]) * scale);
 }

@@ -16,6 +16,7 @@
  * search on one device is then of the very matrices that a rank has. Its vocabulary is the rank's
  * rows of the head. What it lacks are the other ranks' sums, so its text means even less.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -169,23 +170,26 @@ static struct tokenizer *made_up_tokenizer(int32_t vocab, struct err *err)
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
+/* Adds to a list of names; those that it has no room for are left out. */
+static void add_name(char *list, size_t size, const char *name)
+{
+    size_t n = strlen(list);
+    snprintf(list + n, size - n, "%s%s", n ? ", " : "", name);
+}
+
 static int unknown(const char *name, struct err *err)
 {
-    char known[256] = "";
-    for (int i = 0; i < SHAPES; i++) {
-        strcat(known, i ? ", " : "");
-        strcat(known, shapes[i].name);
-    }
+    char known[sizeof err->msg] = "";
+    for (int i = 0; i < SHAPES; i++)
+        add_name(known, sizeof known, shapes[i].name);
     return err_set(err, "random:%s is not known; there are %s", name, known);
 }
 
 static int unknown_format(const char *name, struct err *err)
 {
-    char known[DTYPE_COUNT * 16] = "";
-    for (int t = 0; t < DTYPE_COUNT; t++) {
-        strcat(known, t ? ", " : "");
-        strcat(known, dtype_name((enum dtype)t));
-    }
+    char known[sizeof err->msg] = "";
+    for (int t = 0; t < DTYPE_COUNT; t++)
+        add_name(known, sizeof known, dtype_name((enum dtype)t));
     return err_set(err, "random:%s: the format after the name is not known; there are %s", name,
                    known);
 }

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/table.h"
 #include "engine/quant.h"
 #include "kernels/bricks.h"
 
@@ -30,7 +31,7 @@ static const struct region_info info[] = {
     [REGION_REDUCE] = {"reduce", .twice = true},
     [REGION_GATHER] = {"gather", .once = true, .rows = true},
 };
-_Static_assert(sizeof info / sizeof *info == REGION_PLANNED, "every region and span has a row");
+EVERY_ROW(info, REGION_PLANNED);
 
 static const enum region layer_regions[] = {REGION_ATTN_IN, REGION_ATTN, REGION_ATTN_OUT,
                                             REGION_MLP_IN, REGION_MLP_OUT};
@@ -73,7 +74,7 @@ void plan_free(struct plan *p)
     free(p);
 }
 
-/* The span in `whole` that stands for node i and those behind it, or the node's own region. */
+/* The fused region in `whole` that stands for node i and what follows, or the node's own region. */
 static enum region spanned(const struct plan *p, int32_t i, uint32_t whole)
 {
     for (int r = REGION_COUNT; r < REGION_LOCAL; r++) {
@@ -157,7 +158,7 @@ int32_t region_m(enum region r, int32_t m, int32_t rows)
     return info[r].rows ? rows : m;
 }
 
-bool region_spans(enum region r, int32_t m)
+bool region_fused(enum region r, int32_t m)
 {
     return info[r].parts > 0 && m <= info[r].m_most;
 }

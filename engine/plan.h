@@ -32,8 +32,8 @@ struct region_info {
                      of reduce, those of the region whose results it puts together */
     int8_t ahead; /* while it runs, the weights of the ahead-th later node with a matrix may be
                      fetched; 0: none */
-    /* A span: one kernel may stand for these neighbours of a layer, in steps of up to m_most
-     * tokens. A region: no parts. */
+    /* Fused: one kernel may stand for these neighbours of a layer, in steps of up to m_most
+     * tokens. Any other region: no parts. */
     int8_t parts;
     int32_t m_most;
     enum region part[2];
@@ -52,8 +52,8 @@ struct plan_node {
     enum region of;     /* reduce and gather: the region whose results they join; else itself */
 };
 
-/* Whether r is a span that steps of m tokens may have a kernel for. */
-bool region_spans(enum region r, int32_t m);
+/* Whether r is a fused region that steps of m tokens may have a kernel for. */
+bool region_fused(enum region r, int32_t m);
 
 /* Which of a layer's runs of its region a node is: mlp_out's reduce is 1, all else 0. */
 int32_t plan_node_turn(const struct plan_node *n);
@@ -71,8 +71,8 @@ void plan_free(struct plan *p);
 
 typedef int plan_visit(void *ctx, const struct plan_node *n, struct err *e);
 /* Visits the nodes of a step that needs the logits of `rows`, in their order; where bit r of
- * `whole` is set, span r once instead of its parts. Stops at the first visit that is not 0 and
- * returns that. */
+ * `whole` is set, fused region r once instead of its parts. Stops at the first visit that is not 0
+ * and returns that. */
 int plan_walk(const struct plan *p, int32_t rows, uint32_t whole, plan_visit *visit, void *ctx,
               struct err *e);
 /* Where a region runs in a layer (any layer will do for one that runs once), or -1. A layer that

@@ -210,7 +210,7 @@ int wire_read_kernel(const char *data, size_t n, struct wire_kernel *k, const ch
         return err_set(err, "a kernel of %zu bytes", n);
     memcpy(k, data, sizeof *k);
     if (k->number < 1 || k->region < 0 || k->region >= REGION_NODES || k->origin < ORIGIN_EAGER ||
-        k->origin > ORIGIN_RESTORED || k->layer < 0 || k->layers < 0)
+        k->origin >= ORIGINS || k->layer < 0 || k->layers < 0)
         return err_set(err, "kernel %d of region %d, origin %d", k->number, k->region, k->origin);
     if (!ends(k->id, sizeof k->id) || !ends(k->name, sizeof k->name) ||
         !ends(k->entry, sizeof k->entry) || !ends(k->path, sizeof k->path))

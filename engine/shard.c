@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 
+#include "config/table.h"
 #include "engine/model.h"
 #include "engine/quant.h"
 
@@ -24,7 +25,7 @@ static const struct {
     [SHARD_DOWN] = {"mlp_down", U_HIDDEN, U_FFN}, [SHARD_HEAD] = {"head", U_TOKENS, U_HIDDEN},
     [SHARD_EMBED] = {"embed", U_VOCAB, U_HIDDEN},
 };
-_Static_assert(sizeof tensors / sizeof *tensors == SHARD_TENSORS, "every matrix has a row");
+EVERY_ROW(tensors, SHARD_TENSORS);
 
 const char *shard_tensor_name(enum shard_tensor t)
 {

@@ -31,13 +31,13 @@ enum region {
     REGION_MLP_OUT,
     REGION_HEAD,
     REGION_COUNT,
-    /* Spans of regions that one kernel may compute; engine/plan.c says which they are. */
+    /* Fused regions: neighbours that one kernel may compute; engine/plan.c says which. */
     REGION_MLP = REGION_COUNT, /* mlp_in and mlp_out */
     /* After attn_out and after mlp_out where several ranks compute a model, and nowhere else. */
     REGION_REDUCE
 };
 enum {
-    REGION_LOCAL = REGION_REDUCE,     /* regions and spans that a rank computes by itself */
+    REGION_LOCAL = REGION_REDUCE,     /* regions, fused or not, that a rank computes by itself */
     REGION_NODES = REGION_REDUCE + 1, /* and those that it does not: what may have a kernel */
 };
 

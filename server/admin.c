@@ -9,16 +9,18 @@
 #include <string.h>
 
 #include "config/log.h"
+#include "config/table.h"
 #include "server/job.h"
 #include "server/json.h"
 #include "server/router.h"
 #include "server/server.h"
 
 /* HTTP's status for each answer. */
-static const int status_of[ANSWERS] = {
+static const int status_of[] = {
     [ANSWER_DONE] = 200,     [ANSWER_WRONG] = 400,  [ANSWER_UNKNOWN] = 404,
     [ANSWER_CONFLICT] = 409, [ANSWER_FAILED] = 500, [ANSWER_LOADING] = 503,
 };
+EVERY_ROW(status_of, ANSWERS);
 
 /* Takes over the malloc'ed *text: JSON, or why there is none. A pointer to it, because the call
  * that fills it is an argument too and C does not say which is evaluated first. */

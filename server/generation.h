@@ -65,7 +65,7 @@ struct generation {
     bool streaming;        /* the head of the stream is out */
     bool dirty;            /* output was written since the last flush */
     uint64_t answer_bytes; /* text, log-probabilities and ids that have gathered in the choices */
-    int64_t quiet_since;
+    int64_t quiet_since;   /* clock_ns(): when the stream was last written to */
     char id[48], fingerprint[40];
     int64_t created;
     /* prepare: */

@@ -118,8 +118,9 @@ static const struct route *find(struct exchange *x)
         if (strcmp(r->method, method) == 0)
             found = r;
     }
+    size_t n = strlen(x->allow);
     if (pattern)
-        strcat(x->allow, "OPTIONS"); /* the longest list has 28 characters */
+        snprintf(x->allow + n, sizeof(x->allow) - n, "OPTIONS");
     return found;
 }
 

@@ -30,7 +30,7 @@ struct counts {
     struct histogram build_seconds;
 };
 
-const char *outcome_name(enum stage_result r); /* metrics.c */
+const char *outcome_name(enum stage_result r); /* specializer_metrics.c */
 void count_stage(struct specializer *s, enum stage stage, enum stage_result r);
 
 #endif

@@ -3,12 +3,11 @@
  *
  * Three things come from other servers, and none of them is believed. A kernel that was faster
  * elsewhere is the next candidate of its slot, whoever searches the slot, alone or with those of
- * other slots (fleet_set.c). A point that was
- * tried elsewhere teaches the cost model what it took there, and is proposed here only when nothing
- * else is left. A kernel that was found wrong elsewhere is looked at again if it serves here: a
- * whole probe on fresh live inputs, and eager beside it on the next live steps, one after the
- * other. It goes on serving meanwhile, because a word from outside must not be able to take a
- * kernel away.
+ * other slots (fleet_set.c). A point that was tried elsewhere teaches the cost model what it took
+ * there, and is proposed here only when nothing else is left. A kernel that was found wrong
+ * elsewhere is looked at again if it serves here: a whole probe on fresh live inputs, and eager
+ * beside it on the next live steps, one after the other. It goes on serving meanwhile, because a
+ * word from outside must not be able to take a kernel away.
  */
 #include "specializer/fleet_loop.h"
 
@@ -26,8 +25,7 @@
 
 #define EVERY_NS (INT64_C(250) * 1000000)
 #define AUDITS_FOR_NS (INT64_C(60) * 1000000000)
-#define HELD_WORTH 1.25 /* times its own: what a leased slot counts for among others */
-enum { AUDITS = 8, LEARN_AT_ONCE = 64, SLOTS_MOST = 64 };
+enum { AUDITS = 8, LEARN_AT_ONCE = 64 };
 
 /* ---- points of others ------------------------------------------------------------------------ */
 
@@ -253,49 +251,6 @@ int32_t fleet_loop_take(struct slot_search *p)
     return p->fleet.offer;
 }
 
-/* ---- whose slot it is ------------------------------------------------------------------------ */
-
-/* The worth of a slot as in observe_worth(), with the measurements of others counted as own ones.
- * It only orders slots: whether a slot is searched at all depends on this server's measurements
- * alone, or a server that joins late would never prove what the others found. */
-static double worth_of_all(struct specializer *s, const struct slot_search *p)
-{
-    return observe_worth(&s->observe, (int)(p - s->slot_search), p->measured + p->fleet.measured,
-                         p->dry + p->fleet.dry);
-}
-
-/* Asks the fleet for leases on the slots that may be searched, the worthiest first. The slot that
- * is leased already stands before others that are worth little more, so that servers do not trade
- * slots over noise; nothing else keeps it in front, not even a batch that is under way there: that
- * batch runs to its end, and meanwhile the lease moves on. Whoever gets the slot knows which of its
- * points are being tried. */
-static void wish(struct specializer *s)
-{
-    const char *slot[SLOTS_MOST];
-    double worth[SLOTS_MOST];
-    int n = 0;
-    pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < s->slot_searches; i++) {
-        struct slot_search *p = &s->slot_search[i];
-        if (!search_batch_has(s, p) &&
-            (p->locked.worth < OBSERVE_LEAST || !slot_choosable_locked(s, p)))
-            continue;
-        double w = worth_of_all(s, p);
-        w *= fleet_leased(s->fleet, p->slot->name) ? HELD_WORTH : 1;
-        int at = n < SLOTS_MOST ? n++ : SLOTS_MOST - 1;
-        for (; at > 0 && worth[at - 1] < w; at--) {
-            slot[at] = slot[at - 1];
-            worth[at] = worth[at - 1];
-        }
-        slot[at] = p->slot->name;
-        worth[at] = w;
-    }
-    pthread_mutex_unlock(&s->lock);
-    fleet_wish(s->fleet, slot, n);
-    for (int i = 0; i < s->slot_searches; i++)
-        s->slot_search[i].fleet.elsewhere = fleet_elsewhere(s->fleet, s->slot_search[i].slot->name);
-}
-
 /* ---- kernels that others found wrong -------------------------------------------------------- */
 
 static bool serves(struct specializer *s, const struct slot_search *p, const char *key)
@@ -477,7 +432,7 @@ void fleet_advance(struct specializer *s)
     t->due_ns = clock_ns() + EVERY_NS;
     while (!t->checking && fleet_suspect_next(s->fleet, &t->suspect))
         suspect(s);
-    wish(s);
+    fleet_leases_ask(s);
     for (int i = 0; i < s->slot_searches; i++) {
         lapse(&s->slot_search[i]);
         look_for_offer(s, &s->slot_search[i]);

@@ -53,6 +53,9 @@ struct fleet_loop {
 
 /* A few times a second. */
 void fleet_advance(struct specializer *s);
+/* Asks for leases on the slots that are worth most, and notes which are others' (fleet_leases.c).
+ */
+void fleet_leases_ask(struct specializer *s);
 /* The connection and what is under way, before the store closes. */
 void fleet_loop_close(struct specializer *s);
 /* The point that another server found, free to be proposed. */

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "config/err.h"
+#include "config/table.h"
 
 enum { DRY_SCALE = 24, MEASURED_SCALE = 12 };
 
@@ -40,18 +41,18 @@ static struct region_cost run_work(const struct observe *o, const struct slot *s
     return plan_cost(o->model, s->region, slot_layer(s), tokens, seqs, (int64_t)context, tokens);
 }
 
-/* What a span would have counted where its parts ran: their runs, and the time of all. The slots of
- * spans come after all others, whose counters have been read by then. */
-static void take_parts(struct observe *o, const struct slot *s, double delta[6])
+/* What a fused region would have counted where its parts ran: their runs, and the time of all. The
+ * slots of fused regions come after all others, whose counters have been read by then. */
+static void take_parts(struct observe *o, const struct slot *s, double delta[SEEN])
 {
-    const struct region_info *span = region_info(s->region);
+    const struct region_info *fused = region_info(s->region);
     for (int k = 0; k < o->slots; k++) {
         const struct slot *part = dispatch_slot_at(o->dispatch, k);
-        for (int i = 0; i < span->parts && part->m_index == s->m_index; i++)
-            if (part->region == span->part[i]) {
-                for (int c = 0; c < 5 && i == 0; c++)
+        for (int i = 0; i < fused->parts && part->m_index == s->m_index; i++)
+            if (part->region == fused->part[i]) {
+                for (int c = 0; c < SEEN_NS && i == 0; c++)
                     delta[c] = o->slot[k].delta[c];
-                delta[5] += o->slot[k].delta[5];
+                delta[SEEN_NS] += o->slot[k].delta[SEEN_NS];
             }
     }
 }
@@ -63,36 +64,37 @@ static double take(struct observe *o, int i)
     struct slot *s = dispatch_slot_at(o->dispatch, i);
     struct observed *seen = &o->slot[i];
     struct slot_counters *c = &s->counters;
-    _Atomic uint64_t *counter[6] = {&c->steps,   &c->runs,      &c->tokens,
-                                    &c->context, &c->sequences, &c->ns};
+    _Atomic uint64_t *const counter[] = {
+        [SEEN_STEPS] = &c->steps,     [SEEN_RUNS] = &c->runs,           [SEEN_TOKENS] = &c->tokens,
+        [SEEN_CONTEXT] = &c->context, [SEEN_SEQUENCES] = &c->sequences, [SEEN_NS] = &c->ns};
+    EVERY_ROW(counter, SEEN);
     double *delta = seen->delta;
-    for (int k = 0; k < 6; k++) {
+    for (int k = 0; k < SEEN; k++) {
         uint64_t now = atomic_load_explicit(counter[k], memory_order_relaxed);
         delta[k] = (double)(now - seen->raw[k]);
         seen->raw[k] = now;
     }
-    bool lent = region_info(s->region)->parts > 0 && delta[1] <= 0;
+    bool lent = region_info(s->region)->parts > 0 && delta[SEEN_RUNS] <= 0;
     if (lent)
         take_parts(o, s, delta);
-    double runs = delta[1], seconds = delta[5] * 1e-9;
+    double runs = delta[SEEN_RUNS], seconds = delta[SEEN_NS] * 1e-9;
     if (runs <= 0)
         return 0;
-    seen->steps += delta[0];
+    seen->steps += delta[SEEN_STEPS];
     seen->runs += runs;
-    seen->tokens += delta[2];
-    seen->context += delta[3];
-    seen->sequences += delta[4];
+    seen->tokens += delta[SEEN_TOKENS];
+    seen->context += delta[SEEN_CONTEXT];
+    seen->sequences += delta[SEEN_SEQUENCES];
     seen->seconds += seconds;
     if (lent) {
         seen->lent += seconds;
         return 0; /* counters since the start belong to one thread */
     }
     const struct kernel *k = atomic_load_explicit(&s->kernel, memory_order_acquire);
-    seen->origin_runs[k->origin] += runs;
-    seen->origin_seconds[k->origin] += seconds;
     seen->total_s += seconds;
     seen->saved_s += k->origin == ORIGIN_EAGER ? 0 : seconds * o->gain_eager[i];
-    struct region_cost work = run_work(o, s, delta[2] / runs, delta[4] / runs, delta[3] / runs);
+    struct region_cost work = run_work(o, s, delta[SEEN_TOKENS] / runs,
+                                       delta[SEEN_SEQUENCES] / runs, delta[SEEN_CONTEXT] / runs);
     seen->roofline_s += runs * roofline_s(o->machine, &work);
     return seconds;
 }

@@ -11,20 +11,22 @@
 #include "engine/dispatch.h"
 #include "engine/plan.h"
 
+/* The counters of a slot (struct slot_counters); nanoseconds last, which parts of a fused region
+ * add up. */
+enum { SEEN_STEPS, SEEN_RUNS, SEEN_TOKENS, SEEN_CONTEXT, SEEN_SEQUENCES, SEEN_NS, SEEN };
+
 /* One slot as seen lately (aged sums), and since start (totals). */
 struct observed {
     double steps, runs, tokens, context, sequences, seconds;
     double share; /* of the aged time of all slots; 0..1 */
-    /* A span's slot without a kernel of its own is seen as its parts are, which count the same time
-     * too: so much of `seconds` is theirs. */
+    /* A fused region's slot without a kernel of its own is seen as its parts are, which count the
+     * same time too: so much of `seconds` is theirs. */
     double lent;
-    double delta[6]; /* of the counters, at the last look */
-    /* By who ran: [origin] since start. */
-    double origin_runs[4], origin_seconds[4];
-    double saved_s;    /* against the eager kernel, by the measured gain */
-    double roofline_s; /* what the machine could have done all of it in, since start */
+    double delta[SEEN]; /* of the counters, at the last look */
+    double saved_s;     /* against the eager kernel, by the measured gain */
+    double roofline_s;  /* what the machine could have done all of it in, since start */
     double total_s;
-    uint64_t raw[6]; /* counters at the last look */
+    uint64_t raw[SEEN]; /* counters at the last look */
 };
 
 struct observe {

@@ -112,14 +112,14 @@ static enum doing permitted(const struct specializer *s)
     return yield ? DOING_YIELD : DOING_SEARCH;
 }
 
-/* What a fused kernel must beat is the best that there is without it: a span waits for a part whose
- * search is still to begin. */
-static bool waits_for_parts_locked(struct specializer *s, const struct slot_search *span)
+/* What a fused kernel must beat is the best that there is without it: a fused region waits for a
+ * part whose search is still to begin. */
+static bool waits_for_parts_locked(struct specializer *s, const struct slot_search *fused)
 {
-    const struct region_info *info = region_info(span->slot->region);
+    const struct region_info *info = region_info(fused->slot->region);
     for (int i = 0; i < s->slot_searches && info->parts > 0; i++) {
         const struct slot_search *p = &s->slot_search[i];
-        bool part = p->slot->m_index == span->slot->m_index &&
+        bool part = p->slot->m_index == fused->slot->m_index &&
                     (p->slot->region == info->part[0] || p->slot->region == info->part[1]);
         if (part && !p->locked.active && !p->left_out && !p->exhausted && !p->locked.pinned[0] &&
             p->locked.worth >= OBSERVE_LEAST)

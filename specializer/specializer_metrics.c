@@ -3,12 +3,14 @@
  * are slots, stages and outcomes: bounded sets, never shapes or text. */
 #include <string.h>
 
+#include "config/table.h"
 #include "specializer/admission/prober.h"
 #include "specializer/specializer_private.h"
 
 const char *outcome_name(enum stage_result r)
 {
-    static const char *const names[OUTCOMES] = {"running", "pass", "refuse", "retry", "stopped"};
+    static const char *const names[] = {"running", "pass", "refuse", "retry", "stopped"};
+    EVERY_ROW(names, OUTCOMES);
     return names[r];
 }
 
@@ -45,8 +47,8 @@ static void put_funnel(struct specializer *s, FILE *out)
 
 static void put_swaps(struct specializer *s, FILE *out)
 {
-    static const char *const kinds[ROLLBACKS] = {"audit", "drift", "operator", "restore",
-                                                 "executor"};
+    static const char *const kinds[] = {"audit", "drift", "operator", "restore", "executor"};
+    EVERY_ROW(kinds, ROLLBACKS);
     uint64_t back = 0;
     char label[80];
     metric_head(out, "kernel_rollbacks_total", "counter", "Kernels taken out of service by reason");
@@ -67,7 +69,8 @@ static void put_swaps(struct specializer *s, FILE *out)
 /* Points that won on other machines: how many were tried here, and how many won here as well. */
 static void put_known(struct specializer *s, FILE *out)
 {
-    static const char *const names[KNOWN_COUNTS] = {"tried", "published"};
+    static const char *const names[] = {"tried", "published"};
+    EVERY_ROW(names, KNOWN_COUNTS);
     char label[40];
     metric_head(out, "specializer_known_points_total", "counter",
                 "Points that are known to have won on such a machine: `tried` here, `published` "

@@ -283,8 +283,8 @@ int starts_load(const struct config *c, const struct model *m, struct backend *b
     int n = 0, one = s ? 0 : -1;
     for (int p = 0; p < STEP_PLACES && one >= 0; p++) {
         struct slot *slot = dispatch_slot_of_place(d, p, sequences, context);
-        bool span = region_info(place_region(p))->parts > 0; /* its parts have theirs */
-        if (!slot || span || slot->region == REGION_EMBED ||
+        bool fused = region_info(place_region(p))->parts > 0; /* its parts have theirs */
+        if (!slot || fused || slot->region == REGION_EMBED ||
             slot->kernel != slot->eager) /* by a call for another context */
             continue;
         one = publish(s, slot, err);

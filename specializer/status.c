@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "config/clock.h"
+#include "config/table.h"
 #include "specializer/operators.h"
 #include "specializer/specializer_private.h"
 #include "specializer/store/store_json.h"
@@ -17,9 +18,9 @@ enum { TRACE_ROWS = 80, REFUSAL_ROWS = 24, VERDICT_ROWS = 12, MARK_ROWS = 64 };
 /* Marks are for a chart of the engine's history, which reaches back so far. */
 #define MARKS_S 900
 
-static const char *const doing_names[DOINGS] = {"waiting",     "restoring", "searching",
-                                                "asleep",      "paused",    "frozen",
-                                                "no_compiler", "yielding",  "off"};
+static const char *const doing_names[] = {"waiting", "restoring",   "searching", "asleep", "paused",
+                                          "frozen",  "no_compiler", "yielding",  "off"};
+EVERY_ROW(doing_names, DOINGS);
 
 static void add_row(void *ctx, const struct trace_row *row)
 {

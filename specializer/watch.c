@@ -49,13 +49,12 @@ static void conclude_audit(struct specializer *s, struct slot_search *p)
         p->locked.audits += s->audit.comparisons;
         atomic_fetch_add(&s->counts.audits, (uint64_t)s->audit.comparisons);
         atomic_fetch_add(&s->counts.mismatches, wrong != NULL);
+        p->locked.suspect -= !wrong && p->locked.suspect > 0;
     }
-    if (wrong)
+    if (wrong) {
         fleet_wrong(s->fleet, c->key, p->slot->name, wrong);
-    else if (c && s->audit.comparisons > 0 && p->locked.suspect > 0)
-        p->locked.suspect--;
-    if (wrong)
         swap_out_locked(s, p, LIFE_ROLLED_BACK, ROLLBACK_AUDIT, wrong, NULL);
+    }
     pthread_mutex_unlock(&s->lock);
 }
 

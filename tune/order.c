@@ -56,8 +56,8 @@ void order_slots(const struct model *model, const struct machine *machine, const
     for (int i = 0; i < n; i++) {
         const struct slot *s = slot[i];
         bool first = target_of(machine->kind)->attention_first && s->region == REGION_ATTN;
-        bool span = region_info(s->region)->parts > 0;
-        double own = span ? -1 : order_share(model, machine, s) + first;
+        bool fused = region_info(s->region)->parts > 0;
+        double own = fused ? -1 : order_share(model, machine, s) + first;
         int at = i;
         for (; at > 0 && share[at - 1] < own; at--) {
             slot[at] = slot[at - 1];

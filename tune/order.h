@@ -11,8 +11,8 @@
 double order_share(const struct model *model, const struct machine *machine,
                    const struct slot *slot);
 
-/* Largest share first; of equals, as they were given. On a GPU attention before all others. Spans
- * of regions last: what they must beat is their parts as they were found. */
+/* Largest share first; of equals, as they were given. On a GPU attention before all others. Fused
+ * regions of regions last: what they must beat is their parts as they were found. */
 void order_slots(const struct model *model, const struct machine *machine, const struct slot **slot,
                  int n);
 

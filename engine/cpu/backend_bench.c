@@ -5,8 +5,8 @@
  * both sides meet the cache as a step would: its weights are those that the other layers have
  * pushed out. A job of one layer meets them in the cache instead.
  *
- * Against the eager kernel of a span run its parts, as they do in a step: what a fused kernel must
- * beat is the best that there is without it.
+ * Against the eager kernel of a fused region run its parts, as they do in a step: what a fused
+ * kernel must beat is the best that there is without it.
  *
  * A call stops at the first run that ends beyond its budget and goes on from there next time. The
  * inputs are copied before (backend_bench_begin(), by whoever wants the bench): up to 64 MiB of

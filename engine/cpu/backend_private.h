@@ -95,9 +95,9 @@ void backend_bind_packed(const struct kernel *k, enum region r, int32_t layer,
  * or of reduce, a rank is gone; the outputs may be anything. */
 int64_t backend_run(struct backend *b, const struct kernel *k, int32_t layer,
                     const union region_args *args);
-/* The parts of the span that `args` are of, each with the kernel of its own slot; nanoseconds, or
- * -1 as backend_run(). */
-int64_t backend_run_parts(struct backend *b, enum region span, int32_t layer,
+/* The parts of the fused region that `args` are of, each with the kernel of its own slot;
+ * nanoseconds, or -1 as backend_run(). */
+int64_t backend_run_parts(struct backend *b, enum region fused, int32_t layer,
                           const union region_args *args);
 /* NULL, or why `k` runs no more. Any thread. */
 const char *backend_broken(const struct kernel *k);

@@ -35,7 +35,7 @@ static struct kernel_choice choose_at(struct backend *b, int place, int32_t m, i
     return c;
 }
 
-/* The kernels of this step. Returns the spans that have a kernel of their own. */
+/* The kernels of this step. Returns the fused regions that have a kernel of their own. */
 static uint32_t choose(struct backend *b, const struct step *s, const struct overrides *o,
                        struct kernel_choice choice[STEP_PLACES])
 {
@@ -85,19 +85,19 @@ int64_t backend_run(struct backend *b, const struct kernel *k, int32_t layer,
     return clock_ns() - t0;
 }
 
-int64_t backend_run_parts(struct backend *b, enum region span, int32_t layer,
+int64_t backend_run_parts(struct backend *b, enum region fused, int32_t layer,
                           const union region_args *args)
 {
-    int32_t m = bind_m(args, span);
+    int32_t m = bind_m(args, fused);
     int64_t sum = 0;
-    for (int i = 0; i < region_info(span)->parts; i++) {
-        enum region r = region_info(span)->part[i];
+    for (int i = 0; i < region_info(fused)->parts; i++) {
+        enum region r = region_info(fused)->part[i];
         const struct slot *slot = dispatch_slot(b->dispatch, r, layer, m, 0);
         const struct kernel *k = slot_kernel(slot);
         union region_args part;
         if (k->m_max < m || backend_broken(k))
             k = &b->eager[r];
-        bind_part(span, i, args, &part);
+        bind_part(fused, i, args, &part);
         backend_bind_packed(k, r, layer, &part);
         int64_t ns = backend_run(b, k, layer, &part);
         if (ns < 0)
@@ -218,20 +218,20 @@ int backend_gather(struct backend *b, int32_t rows, struct err *e)
 
 /* ---- one node ------------------------------------------------------------------------------- */
 
-/* A hook of a span sees its parts as one run: their inputs are still what they were, since they lie
- * in other buffers than what was written. */
-static void observe_spans(const struct walk *w, const struct plan_node *n)
+/* A hook of a fused region sees its parts as one run: their inputs are still what they were, since
+ * they lie in other buffers than what was written. */
+static void observe_fused(const struct walk *w, const struct plan_node *n)
 {
     for (int r = REGION_COUNT; r < REGION_LOCAL; r++) {
-        const struct region_info *span = region_info((enum region)r);
+        const struct region_info *fused = region_info((enum region)r);
         const struct kernel_choice *c = &w->choice[r]; /* its layers are alike, if it has a slot */
         struct plan_node node = {.region = (enum region)r, .layer = n->layer};
         union region_args args;
         int64_t ns = 0;
-        if (!c->slot || span->part[span->parts - 1] != n->region)
+        if (!c->slot || fused->part[fused->parts - 1] != n->region)
             continue;
-        for (int i = 0; i < span->parts; i++)
-            ns += w->choice[span->part[i]].last_ns;
+        for (int i = 0; i < fused->parts; i++)
+            ns += w->choice[fused->part[i]].last_ns;
         bind_node(w->b->model, &w->memory, &node, &args);
         backend_observe(w->b, c->slot, c->kernel, n->layer, w->step, &args, ns);
     }
@@ -269,7 +269,7 @@ static int run(void *ctx, const struct plan_node *n, struct err *e)
         2 * n->layer + plan_node_turn(n) == w->step->trial->run)
         backend_trial_run(w->b, w->step->trial, n->layer, &args, ns);
     if (atomic_load_explicit(&w->b->hook, memory_order_relaxed))
-        observe_spans(w, n);
+        observe_fused(w, n);
     return 0;
 }
 

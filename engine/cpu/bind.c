@@ -148,9 +148,9 @@ void bind_node(const struct model *model, const struct step_memory *s, const str
     }
 }
 
-void bind_part(enum region span, int i, const union region_args *a, union region_args *part)
+void bind_part(enum region fused, int i, const union region_args *a, union region_args *part)
 {
-    const struct mlp_args *s = &a->mlp; /* the one span that there is */
+    const struct mlp_args *s = &a->mlp; /* the one fused region that there is */
     struct weight *w[3];
     if (i == 0)
         part->mlp_in = (struct mlp_in_args){.m = s->m,
@@ -162,7 +162,7 @@ void bind_part(enum region span, int i, const union region_args *a, union region
                                             .h = s->h};
     else
         part->out = (struct out_args){.m = s->m, .in = s->h, .x = s->x, .w = s->down, .y = s->y};
-    for (int k = 0, n = bind_weights(part, region_info(span)->part[i], w); k < n; k++)
+    for (int k = 0, n = bind_weights(part, region_info(fused)->part[i], w); k < n; k++)
         w[k]->packed = NULL;
 }
 

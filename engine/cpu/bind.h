@@ -48,8 +48,8 @@ struct step_memory {
 void bind_node(const struct model *model, const struct step_memory *s, const struct plan_node *n,
                union region_args *a);
 
-/* Arguments of part `i` of a span whose own are `a`. No packed weights. */
-void bind_part(enum region span, int i, const union region_args *a, union region_args *part);
+/* Arguments of part `i` of a fused region whose own are `a`. No packed weights. */
+void bind_part(enum region fused, int i, const union region_args *a, union region_args *part);
 
 /* The weights a kernel of this region may repack, in order (attn_in: wq, wk, wv; mlp_in: gate, up;
  * mlp: gate, up, down; attn_out, mlp_out, head: w); returns how many. embed and attn: 0. */

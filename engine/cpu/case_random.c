@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "config/table.h"
 #include "engine/quant.h"
 
 uint64_t random_u64(struct random *r)
@@ -40,11 +41,12 @@ int32_t random_below(struct random *r, int32_t n)
 
 const char *fill_name(enum fill f)
 {
-    static const char *const name[FILL_COUNT] = {
+    static const char *const name[] = {
         [FILL_NORMAL] = "normal",     [FILL_SMALL] = "small",     [FILL_LARGE] = "large",
         [FILL_SHIFTED] = "shifted",   [FILL_OUTLIER] = "outlier", [FILL_ZERO] = "zero",
         [FILL_DENORMAL] = "denormal", [FILL_BITS] = "bits",
     };
+    EVERY_ROW(name, FILL_COUNT);
     return (unsigned)f < FILL_COUNT ? name[f] : "?";
 }
 

@@ -11,13 +11,15 @@
 #include <string.h>
 
 #include "config/err.h"
+#include "config/table.h"
 #include "engine/cpu/case_private.h"
 
-static const char *const buffer_name[BUF_INPUTS] = {
+static const char *const buffer_name[] = {
     "x",       "in",      "ids",      "position", "kv_at",    "span",     "page_table",
     "k_pages", "v_pages", "rope_cos", "rope_sin", "norm",     "q_norm",   "k_norm",
     "bq",      "bk",      "bv",       "weight 0", "weight 1", "weight 2",
 };
+EVERY_ROW(buffer_name, BUF_INPUTS);
 
 /* Rows of k or v in token order, out of the pages that attn_in wrote. */
 static void gather_kv(const struct kernel_case *c, const float *pages, float *rows)

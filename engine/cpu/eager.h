@@ -15,7 +15,7 @@
 
 enum { EAGER_NARROW = 16 };
 
-/* The eager kernel of a region or span; static storage. */
+/* The eager kernel of a region, fused or not; static storage. */
 const struct cpu_kernel *eager_cpu(enum region r);
 
 /* Loops that load one core to its limit, in the instruction set of the eager kernels. */

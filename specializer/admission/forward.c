@@ -18,7 +18,7 @@ struct forward {
     const struct cpu_kernel *kernel; /* of region `own` in the layers of `formats`, or NULL */
     enum region own;
     const struct format_class *formats;
-    uint32_t whole;     /* spans that run as one kernel */
+    uint32_t whole;     /* fused regions that run as one kernel */
     void *(*packed)[3]; /* [layers], of `own`, in `arena` */
     char *arena;
     bool by_rows; /* `kernel` gets one token at a time */

@@ -14,11 +14,13 @@
 #include <string.h>
 
 #include "config/safe_path.h"
+#include "config/table.h"
 #include "engine/plan.h"
 #include "engine/quant.h"
 
 enum { REQUEST_MAX = 1 << 20 };
-static const char *const precision_text[PRECISION_COUNT] = {"f32", "bf16", "int8", "e4m3"};
+static const char *const precision_text[] = {"f32", "bf16", "int8", "e4m3"};
+EVERY_ROW(precision_text, PRECISION_COUNT);
 static const char *const depth_text[] = {"full", "short", "whole", "end"};
 static const char *const verdict_text[] = {"pass", "refuse", "error"};
 static const char *const machine_text[] = {"cpu", "cuda"};

@@ -44,7 +44,7 @@ struct limits {
     int64_t calls_out, tokens_out; /* of questions under way: reserved, not yet spent */
     int bad;                       /* in a row */
     double open_s;                 /* how long the breaker opens next time */
-    int64_t open_until;            /* 0: closed */
+    int64_t open_until;            /* of the clock given, ns; 0: closed */
 };
 
 void limits_init(struct limits *l, int64_t calls_an_hour, int64_t tokens_an_hour);

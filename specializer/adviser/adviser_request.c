@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/table.h"
 #include "specializer/adviser/adviser_points.h"
 #include "specializer/adviser/cpu_facts.h"
 #include "specializer/candidate/target.h"
@@ -386,7 +387,8 @@ char *adviser_request_text(const struct advice_request *r, const struct advice *
 static void put_lineage(const struct advice_request *r, const struct lineage *l, bool steps,
                         cJSON *o)
 {
-    static const char *const names[LINEAGE] = {"node", "parent", "grandparent"};
+    static const char *const names[] = {"node", "parent", "grandparent"};
+    EVERY_ROW(names, LINEAGE);
     for (int i = 0; i < LINEAGE && l->id[i] >= 0; i++) {
         cJSON *node = cJSON_AddObjectToObject(o, names[i]);
         adviser_put_id(r->space, node, "id", l->id[i]);

@@ -18,6 +18,7 @@
 #endif
 
 #include "config/clock.h"
+#include "config/table.h"
 #include "engine/cpu/eager.h"
 #include "engine/memory.h"
 #include "specializer/adviser/adviser_points.h"
@@ -300,7 +301,8 @@ void cpu_facts_measure(struct cpu_facts *out, const struct model *model)
 
 static void put_caches(const struct cpu_facts *c, cJSON *device)
 {
-    static const char *const name[CACHE_LEVELS] = {"l1d", "l2", "l3"};
+    static const char *const name[] = {"l1d", "l2", "l3"};
+    EVERY_ROW(name, CACHE_LEVELS);
     cJSON *sizes = cJSON_AddObjectToObject(device, "cache_kib");
     for (int i = 0; i < CACHE_LEVELS; i++)
         if (c->cache_bytes[i] > 0)

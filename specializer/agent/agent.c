@@ -316,7 +316,6 @@ void agent_revise(struct agent *a, const char *slot, int32_t node, double speed,
 
 static void put_questions(const struct agent *a, FILE *out)
 {
-    static const char *const tasks[TASKS] = {"plan", "code", "debug"};
     static const char *const outcomes[AGENT_OUTCOMES] = {
 #define O(id, name) name,
         AGENT_OUTCOME_LIST(O)
@@ -327,7 +326,8 @@ static void put_questions(const struct agent *a, FILE *out)
                 "Questions to the model that writes kernels, by task and outcome");
     for (int t = 0; t < TASKS; t++)
         for (int o = 0; o < AGENT_OUTCOMES; o++) {
-            snprintf(label, sizeof label, "task=\"%s\",outcome=\"%s\"", tasks[t], outcomes[o]);
+            snprintf(label, sizeof label, "task=\"%s\",outcome=\"%s\"", agent_task_names[t],
+                     outcomes[o]);
             metric_value(out, "agentic_questions_total", label,
                          a ? (double)atomic_load(&a->count.question[t][o]) : 0);
         }

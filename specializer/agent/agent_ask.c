@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "config/log.h"
+#include "config/table.h"
 #include "specializer/agent/agent_private.h"
 #include "specializer/agent/agent_reply.h"
 #include "specializer/agent/agent_source.h"
@@ -25,7 +26,8 @@ enum { RECORD_VERSION = 1 }; /* of what the store keeps of a question */
 #define PLAN_TEMPERATURE 0.8
 #define CODE_TEMPERATURE 0.1
 
-static const char *const task_names[TASKS] = {"plan", "code", "debug"};
+const char *const agent_task_names[] = {"plan", "code", "debug"};
+EVERY_ROW(agent_task_names, TASKS);
 
 /* ---- questions ----------------------------------------------------------------------------- */
 
@@ -34,7 +36,7 @@ static char *record_text(const struct agent *a, enum agent_task task, const char
 {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddNumberToObject(o, "version", RECORD_VERSION);
-    cJSON_AddStringToObject(o, "kind", task_names[task]);
+    cJSON_AddStringToObject(o, "kind", agent_task_names[task]);
     cJSON_AddStringToObject(o, "region", a->at->slot);
     cJSON_AddStringToObject(o, "prompts", a->prompts);
     cJSON_AddStringToObject(o, "text", document);
@@ -205,9 +207,9 @@ void agent_poll(struct agent *a)
         snprintf(verdict, sizeof verdict, "%s", err.msg);
     atomic_fetch_add(&a->count.question[a->task][outcome], 1);
     if (outcome != OUTCOME_ACCEPTED)
-        log_warn("agentic", "%s: %s: %s", a->at->slot, task_names[a->task], verdict);
+        log_warn("agentic", "%s: %s: %s", a->at->slot, agent_task_names[a->task], verdict);
     char event[24];
-    snprintf(event, sizeof event, "agent_%s", task_names[a->task]);
+    snprintf(event, sizeof event, "agent_%s", agent_task_names[a->task]);
     store_trace(a->store, a->at->slot, NULL, event, a->model, "%.600s", verdict);
     llm_settle(a->llm, LLM_AGENT, outcome != OUTCOME_FAILED && outcome != OUTCOME_FORM, verdict,
                &cost);

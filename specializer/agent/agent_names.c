@@ -181,23 +181,36 @@ static const char *const frame_macros_c[] = {
     "ROW_BYTES",   "HALVES",     "ROW_SCALES", "SUPER_*",   "MIDDLE_CODE",   NULL};
 static const char *const frame_macros_cuda[] = {"WHET_LOAD", "TILE_LAYOUT", NULL};
 
-/* Constants of models and machines, and the tables that describe them, on both. */
+/* What every build is given by -D: the SHAPE rows of its machine, and the knobs of its frame. */
+#define SHAPE(name, value, help) #name,
+#define KNOB(name, role, value, values, help) #name,
+static const char *const given_c[] = {
+#include "kernels/templates.def"
+
+#include "kernels/cpu/agent.def"
+    NULL};
+#define SHAPE(name, value, help) #name,
+#define KNOB(name, role, value, values, help) #name,
+static const char *const given_cuda[] = {
+#include "kernels/templates_cuda.def"
+
+#include "kernels/cuda/agent.def"
+    NULL};
+
+/* Constants, and the tables that describe models and machines, on both. */
 static const char *const frame_both[] = {
-    "HIDDEN",     "HEADS",      "KV_HEADS",   "HEAD_DIM", "FFN",      "VOCAB",     "M_MAX",
     "REGION*",    "HAS_*",      "WHET_*",     "DTYPE_*",  "KV_PAGE",  "K",         "KNOB",
     "LEGAL",      "START",      "AGENT_*",    "CUDA_*",   "DTYPES",   "ROW_BLOCK", "BLOCK_TYPE",
     "PANEL_TYPE", "SMALL_TYPE", "SUPER_TYPE", "ROW_TYPE", "REDUCE_*", NULL};
 
 /* What only the text itself could use is not here: a text may call something UNIT as qkv.h does. */
-static const char *const frame_c[] = {"WTYPE",    "WTYPE_2",   "WTYPE_3",   "ROPE_INTERLEAVED",
-                                      "ISA",      "ISA_*",     "INLINE",    "UNROLLED",
-                                      "POLICY_*", "BITEQ",     "PRECISION", "BLOCK",
-                                      "LANES",    "SCALE_RUN", "ROWS_MOST", "TOKENS_MOST",
-                                      "PARTS",    "NULL",      "INT*",      "UINT*",
-                                      "SIZE_*",   NULL};
+static const char *const frame_c[] = {"ISA_*",       "INLINE", "UNROLLED", "POLICY_*",  "BITEQ",
+                                      "PRECISION",   "BLOCK",  "LANES",    "SCALE_RUN", "ROWS_MOST",
+                                      "TOKENS_MOST", "PARTS",  "NULL",     "INT*",      "UINT*",
+                                      "SIZE_*",      NULL};
 
-static const char *const frame_cuda[] = {"WTYPE",    "SMS",    "PDL",  "ROWS_ALL", "WARP_ALL",
-                                         "INFINITY", "KERNEL", "AT_*", "NULL",     NULL};
+static const char *const frame_cuda[] = {"ROWS_ALL", "WARP_ALL", "INFINITY", "KERNEL",
+                                         "AT_*",     "NULL",     NULL};
 
 static const char *const told_c[] = {"PACKED", NULL};
 static const char *const told_cuda[] = {"THREADS",    "GRID",     "SMEM", "CLUSTER",
@@ -258,6 +271,7 @@ bool name_frame_macro(const char *at, size_t n, enum agent_language language)
 bool name_frame(const char *at, size_t n, enum agent_language language)
 {
     return word_listed(frame_both, at, n) ||
+           word_listed(language == AGENT_C ? given_c : given_cuda, at, n) ||
            word_listed(language == AGENT_C ? frame_c : frame_cuda, at, n) ||
            name_frame_macro(at, n, language);
 }

@@ -10,6 +10,7 @@
 
 /* What a question was for. */
 enum agent_task { TASK_PLAN, TASK_CODE, TASK_DEBUG, TASKS };
+extern const char *const agent_task_names[]; /* agent_ask.c */
 
 /* How a question, or a text, ended: for the metrics. */
 #define AGENT_OUTCOME_LIST(O) \

@@ -6,9 +6,11 @@
 #include <string.h>
 
 #include "config/err.h"
+#include "config/table.h"
 #include "specializer/candidate/hash.h"
 
-static const char *const names[AGENT_STATES] = {"planned", "ready", "measured", "broken", "failed"};
+static const char *const names[] = {"planned", "ready", "measured", "broken", "failed"};
+EVERY_ROW(names, AGENT_STATES);
 
 const char *agent_state_name(enum agent_state s)
 {

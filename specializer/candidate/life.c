@@ -10,12 +10,14 @@
 
 #include <string.h>
 
+#include "config/table.h"
+
 #define TO(s) (1u << LIFE_##s)
 
 static const struct {
     const char *name;
     unsigned next;
-} table[LIFE_COUNT] = {
+} table[] = {
     [LIFE_PROPOSED] = {"proposed", TO(BUILT) | TO(REFUSED) | TO(DISABLED)},
     [LIFE_BUILT] = {"built", TO(PROBED) | TO(REFUSED) | TO(DISABLED) | TO(PROPOSED)},
     [LIFE_PROBED] = {"probed", TO(BENCHED) | TO(REFUSED) | TO(DISABLED) | TO(PROPOSED)},
@@ -30,6 +32,7 @@ static const struct {
     [LIFE_ROLLED_BACK] = {"rolled_back", TO(PROPOSED) | TO(REFUSED) | TO(DISABLED)},
     [LIFE_DISABLED] = {"disabled", TO(PROPOSED)},
 };
+EVERY_ROW(table, LIFE_COUNT);
 
 const char *life_name(enum life s)
 {

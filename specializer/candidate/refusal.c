@@ -7,10 +7,13 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const stage_names[STAGES] = {"build", "probe",  "load",
-                                                "bench", "shadow", "canary"};
-static const char *const cause_names[CAUSES] = {"none", "other",      "error",
-                                                "gain", "impossible", "withdrawn"};
+#include "config/table.h"
+
+static const char *const stage_names[] = {"build", "probe", "load", "bench", "shadow", "canary"};
+EVERY_ROW(stage_names, STAGES);
+static const char *const cause_names[] = {"none", "other",      "error",
+                                          "gain", "impossible", "withdrawn"};
+EVERY_ROW(cause_names, CAUSES);
 
 const char *stage_name(enum stage stage)
 {

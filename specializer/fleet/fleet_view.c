@@ -3,6 +3,7 @@
  * that no page waits for the database. */
 #include "config/clock.h"
 #include "config/metrics.h"
+#include "config/table.h"
 #include "specializer/fleet/fleet_private.h"
 
 int fleet_look(struct fleet *f, struct err *err)
@@ -35,7 +36,8 @@ static void add_view(struct fleet *f, cJSON *o)
 
 cJSON *fleet_json(struct fleet *f, bool operators)
 {
-    static const char *const states[FLEET_STATES] = {"away", "online"};
+    static const char *const states[] = {"away", "online"};
+    EVERY_ROW(states, FLEET_STATES);
     cJSON *o = cJSON_CreateObject();
     if (!f) {
         cJSON_AddStringToObject(o, "state", "off");

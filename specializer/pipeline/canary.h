@@ -23,7 +23,7 @@ enum canary_verdict canary_decide(const struct gain *g, double expected, bool la
  * or an interval that still holds a gain. */
 bool canary_unresolved(const struct gain *g);
 
-/* Whether c may be judged together with these: no span of regions, no slot of theirs, and not too
+/* Whether c may be judged together with these: no fused region, no slot of theirs, and not too
  * many. */
 bool canary_may_join(struct candidate *const *set, int n, const struct candidate *c);
 

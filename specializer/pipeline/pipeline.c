@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "config/safe_path.h"
+#include "config/table.h"
 #include "specializer/build/build.h"
 #include "specializer/pipeline/stages.h"
 #include "specializer/store/store.h"
@@ -82,7 +83,7 @@ static const struct {
     void (*end)(void *child);
     enum stage next;
     enum life reached;
-} table[STAGES] = {
+} table[] = {
     [STAGE_BUILD] = {start_build, poll_build, end_build, STAGE_PROBE, LIFE_BUILT},
     [STAGE_PROBE] = {start_probe, poll_probe, end_probe, STAGE_LOAD, LIFE_PROBED},
     [STAGE_LOAD] = {start_load, NULL, NULL, STAGE_BENCH, LIFE_PROBED},
@@ -90,6 +91,7 @@ static const struct {
     [STAGE_SHADOW] = {start_shadow, NULL, NULL, STAGE_CANARY, LIFE_SHADOWED},
     [STAGE_CANARY] = {start_canary, NULL, NULL, STAGES, LIFE_CANARY},
 };
+EVERY_ROW(table, STAGES);
 
 enum life pipeline_reached(enum stage stage)
 {

@@ -97,8 +97,7 @@ static void read_row(sqlite3_stmt *q, struct record *r)
     store_text(q, 7, r->knobs, sizeof r->knobs);
     store_text(q, 8, r->name, sizeof r->name);
     int origin = sqlite3_column_int(q, 9);
-    r->origin =
-        origin >= ORIGIN_EAGER && origin <= ORIGIN_RESTORED ? (enum origin)origin : ORIGIN_TEMPLATE;
+    r->origin = origin >= ORIGIN_EAGER && origin < ORIGINS ? (enum origin)origin : ORIGIN_TEMPLATE;
     store_text(q, 10, state, sizeof state);
     int life = life_parse(state);
     r->state = life < 0 ? LIFE_REFUSED : (enum life)life;

@@ -71,6 +71,17 @@ def alert_expressions():
     return re.findall(r"^ +expr: (.*)$", (DOCS / "alerts.yml").read_text(), re.M)
 
 
+def test_the_fields_of_a_slot_are_on_the_page():
+    """What slot_json_locked() writes, and `tried` beside it: docs/operating.md, *Of a slot*."""
+    source = (ROOT / "specializer" / "admin.c").read_text()
+    body = re.search(r"^cJSON \*slot_json_locked\(.*?^}", source, re.M | re.S).group()
+    written = set(re.findall(r'cJSON_Add\w+\(o, "(\w+)"', body)) | {"tried"}
+    assert len(written) > 20
+    table = (DOCS / "operating.md").read_text().split("\nOf a slot:\n\n")[1].split("\n\n")[0]
+    named = set(re.findall(r"`(\w+)`", " ".join(r.split("|")[1] for r in table.splitlines())))
+    assert named == written, "a row of docs/operating.md, *Of a slot*, names each field"
+
+
 def test_every_metric_of_the_dashboard_is_served(page):
     named = {m for e in grafana_expressions() for m in METRIC.findall(e)}
     assert len(named) > 30
@@ -241,7 +252,7 @@ def test_links_to_a_heading_lead_to_one():
 def test_a_kernel_can_be_put_before_the_probe_as_the_page_says(tmp_path):
     text = (DOCS / "adding-a-kernel.md").read_text().split("## Put it before the probe")[1]
     script = re.search(r"```sh\n(.*?)```", text, re.S)[1]
-    script = script.replace("/tmp/", f"{tmp_path}/").replace("build/whet", BINARY)
+    script = script.replace("/tmp/", f"{tmp_path}/").replace("build-fast/whet", BINARY)
     script = re.sub(r'"\$HOME/[^"]*"', lambda _: json.dumps(MODEL), script)
     run = subprocess.run(["sh", "-ec", script], cwd=ROOT, capture_output=True, text=True)
     assert json.loads(run.stdout)["verdict"] == "pass", run.stdout + run.stderr

@@ -73,6 +73,9 @@ def test_a_name_of_no_file_and_a_source_that_nobody_builds_are_found(tmp_path):
                                             "#define PLAN_ALL(x) x\n",
                      "engine/plan.c": "/* see specializer/gone.h, and kernels/<file>.def:\n"
                                        " * plan_walk() or plan_lost() */\n",
+                     "config/options.def": 'OPT_INT(engine, port, 0, 0, 9, "")\nOPT_INT(engine, lost, 0, 0, 9, "")\n',
+                     "config/meson.build": "files('options.def')\n",
+                     "engine/rows.h": "int port = ENGINE_C(engine_port); /* engine_lost */\n",
                      "engine/orphan.c": "int x;\n", "kernels/cpu/new.def": "KNOB(ROWS, ROWS, 1, V(1))\nKNOB(LOST, DEAL, 0, V(0))\n",
                      "kernels/cpu/lib/rows.h": "int rows = ROWS; /* not LOST */\n",
                      "kernels/templates_cuda.def": "TEMPLATE(a_out, REGION_MLP_OUT, a, 1, 4, \"\")\n"
@@ -92,6 +95,7 @@ def test_a_name_of_no_file_and_a_source_that_nobody_builds_are_found(tmp_path):
         "README.md names life.h, which is not there",
         "README.md names scripts/nothing, which is not there",
         "a.cu of kernels/templates_cuda.def is not in the templates' table of kernels/README.md",
+        "config/options.def: nothing reads engine.lost (the member engine_lost of struct config)",
         "engine/orphan.c is in no meson.build",
         "engine/plan.c names plan_lost(), which is not there",
         "engine/plan.c names specializer/gone.h, which is not there",

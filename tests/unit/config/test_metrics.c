@@ -40,6 +40,25 @@ static void histogram_text_is_cumulative_and_exact(void **state)
     free(text);
 }
 
+static void write_tokens(FILE *f)
+{
+    static const double bound[] = {1000};
+    struct histogram h;
+    histogram_init(&h, bound, 1);
+    for (int i = 0; i < 3; i++)
+        histogram_observe(&h, 2e10); /* more than 2^64 / 1e9, one alone and all together */
+    metric_histogram(f, "tokens", NULL, &h);
+}
+
+/* A server on a GPU computes so many tokens in a week or two. */
+static void a_sum_of_many_tokens_goes_on_rising(void **state)
+{
+    (void)state;
+    char *text = text_of(write_tokens);
+    assert_non_null(strstr(text, "whet_tokens_sum 60000000000.000000000\n"));
+    free(text);
+}
+
 static void write_value(FILE *f)
 {
     metric_head(f, "things_total", "counter", "Things.");
@@ -62,6 +81,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(histogram_text_is_cumulative_and_exact),
+        cmocka_unit_test(a_sum_of_many_tokens_goes_on_rising),
         cmocka_unit_test(values_carry_the_prefix),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,7 +45,7 @@ static void a_size_goes_to_the_smallest_bucket_that_holds_it(void **state)
     dispatch_close(d);
 }
 
-static void spans_have_slots_for_few_tokens_where_they_are_asked_for(void **state)
+static void fused_regions_have_slots_for_few_tokens_where_they_are_asked_for(void **state)
 {
     (void)state;
     static struct kernel own[REGION_NODES], fused = {.id = "fused", .m_max = 3};
@@ -53,7 +53,7 @@ static void spans_have_slots_for_few_tokens_where_they_are_asked_for(void **stat
     struct dispatch *plain = open_table();
     for (int r = 0; r < REGION_NODES; r++)
         k[r] = &own[r];
-    struct dispatch *d = dispatch_open_spans(k, NULL);
+    struct dispatch *d = dispatch_open_fused(k, NULL);
     struct slot *s = dispatch_slot(d, REGION_MLP, 0, 3, 99);
     assert_string_equal(s->name, "mlp/m3");
     assert_ptr_equal(s->eager, &own[REGION_MLP]);
@@ -242,7 +242,7 @@ static void a_latched_table_is_what_steps_run_until_it_is_latched_again(void **s
     dispatch_close(d);
 }
 
-/* Layers 1 and 3 of four have ffn_down in q6_k, and there are no spans of it and its neighbour. */
+/* Layers 1 and 3 of four have ffn_down in q6_k, and no region fuses it with its neighbour. */
 static void each_format_class_has_slots_of_its_own(void **state)
 {
     (void)state;
@@ -258,7 +258,7 @@ static void each_format_class_has_slots_of_its_own(void **state)
     for (int r = 0; r < REGION_LOCAL; r++)
         k[r] = &none[r];
     struct dispatch *plain = dispatch_open(k, NULL), *names = dispatch_open_names();
-    struct dispatch *d = dispatch_open_spans(k, formats_open(&m, MACHINE_CPU));
+    struct dispatch *d = dispatch_open_fused(k, formats_open(&m, MACHINE_CPU));
     assert_int_equal(dispatch_slots(d), dispatch_slots(plain) + M_BUCKETS);
     struct slot *odd = dispatch_slot(d, REGION_MLP_OUT, 3, 1, 99),
                 *even = dispatch_slot(d, REGION_MLP_OUT, 2, 1, 99);
@@ -302,7 +302,7 @@ int main(void)
         cmocka_unit_test(every_slot_starts_with_its_regions_eager_kernel),
         cmocka_unit_test(a_size_goes_to_the_smallest_bucket_that_holds_it),
         cmocka_unit_test(reduce_has_slots_where_there_are_several_ranks),
-        cmocka_unit_test(spans_have_slots_for_few_tokens_where_they_are_asked_for),
+        cmocka_unit_test(fused_regions_have_slots_for_few_tokens_where_they_are_asked_for),
         cmocka_unit_test(a_replaced_kernel_is_free_after_the_next_boundary),
         cmocka_unit_test(where_steps_overlap_a_kernel_is_out_of_use_one_boundary_later),
         cmocka_unit_test(the_same_kernel_again_is_no_swap),

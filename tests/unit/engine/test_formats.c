@@ -72,7 +72,7 @@ static void layers_with_other_formats_are_other_classes(void **state)
     struct formats *f = formats_open(mixed(), MACHINE_CPU);
     assert_int_equal(formats_classes(f, REGION_MLP_IN, 1), 1);
     assert_int_equal(formats_classes(f, REGION_MLP_OUT, 1), 2);
-    assert_int_equal(formats_classes(f, REGION_MLP, 1), 0); /* no span of two classes */
+    assert_int_equal(formats_classes(f, REGION_MLP, 1), 0); /* no fused region of two classes */
     const struct format_class *q4 = formats_class(f, REGION_MLP_OUT, 1, 0),
                               *q6 = formats_class(f, REGION_MLP_OUT, 1, 1);
     assert_string_equal(q4->name, "q4_k"); /* five layers of it are more bytes than three of q6_k */

@@ -141,7 +141,7 @@ static int note_node(void *ctx, const struct plan_node *n, struct err *e)
     return 0;
 }
 
-static void a_span_is_visited_in_place_of_its_parts(void **state)
+static void a_fused_region_is_visited_in_place_of_its_parts(void **state)
 {
     (void)state;
     struct plan_node node[150];
@@ -158,12 +158,12 @@ static void a_span_is_visited_in_place_of_its_parts(void **state)
     seen.nodes = 0;
     assert_int_equal(plan_walk(p, 1, 0, note_node, &seen, NULL), 0);
     assert_int_equal(seen.nodes, p->nodes);
-    assert_true(region_spans(REGION_MLP, 1) && !region_spans(REGION_MLP, 17));
-    assert_false(region_spans(REGION_MLP_IN, 1));
+    assert_true(region_fused(REGION_MLP, 1) && !region_fused(REGION_MLP, 17));
+    assert_false(region_fused(REGION_MLP_IN, 1));
     plan_free(p);
 }
 
-static void a_span_moves_what_its_parts_do_but_for_what_lies_between(void **state)
+static void a_fused_region_moves_what_its_parts_do_but_for_what_lies_between(void **state)
 {
     (void)state;
     struct model m = qwen();
@@ -309,8 +309,8 @@ int main(void)
         cmocka_unit_test(every_region_has_a_row_and_its_own_name),
         cmocka_unit_test(nodes_are_found_and_what_they_may_fetch_ahead),
         cmocka_unit_test(a_walk_ends_at_the_first_that_fails),
-        cmocka_unit_test(a_span_is_visited_in_place_of_its_parts),
-        cmocka_unit_test(a_span_moves_what_its_parts_do_but_for_what_lies_between),
+        cmocka_unit_test(a_fused_region_is_visited_in_place_of_its_parts),
+        cmocka_unit_test(a_fused_region_moves_what_its_parts_do_but_for_what_lies_between),
         cmocka_unit_test(weight_bytes_match_the_published_table),
         cmocka_unit_test(weights_are_read_once_whatever_the_batch),
         cmocka_unit_test(causal_attention_counts_what_each_token_sees),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of specializer/specializer.c: where a search is worth most, what a span of regions waits
+/* Tests of specializer/specializer.c: where a search is worth most, what a fused region waits
  * for, and how much of the time compilers and probes get beside steps. */
 #include "tests/unit/unit.h"
 
@@ -22,7 +22,7 @@ static int open_world(void **state)
     const struct kernel *table[REGION_NODES];
     for (int r = 0; r < REGION_NODES; r++)
         table[r] = &w->eager[r];
-    w->dispatch = dispatch_open_spans(table, NULL);
+    w->dispatch = dispatch_open_fused(table, NULL);
     w->s.env.machine = &w->machine;
     w->s.strategy = &strategy_template;
     w->s.slot_searches = dispatch_slots(w->dispatch);
@@ -66,37 +66,37 @@ static void the_slot_that_is_worth_most_is_searched(void **state)
     assert_null(choose(&w->s));
 }
 
-/* A span's share is that of its parts together, so it is always worth more than each. */
-static void a_span_is_searched_after_its_parts(void **state)
+/* A fused region's share is that of its parts together, so it is always worth more than each. */
+static void a_fused_region_is_searched_after_its_parts(void **state)
 {
     struct world *w = *state;
     struct candidate active = {0};
-    struct slot_search *span = slot_search(w, "mlp/m1", 0.5);
+    struct slot_search *fused = slot_search(w, "mlp/m1", 0.5);
     struct slot_search *in = slot_search(w, "mlp_in/m1", 0.3),
                        *out = slot_search(w, "mlp_out/m1", 0.2);
     assert_ptr_equal(choose(&w->s), in);
     in->locked.active = &active;
-    assert_ptr_equal(choose(&w->s), in); /* the span waits for mlp_out */
+    assert_ptr_equal(choose(&w->s), in); /* the fused region waits for mlp_out */
     out->locked.active = &active;
-    assert_ptr_equal(choose(&w->s), span);
+    assert_ptr_equal(choose(&w->s), fused);
     out->locked.active = NULL;
     out->exhausted = true; /* there is nothing to wait for */
-    assert_ptr_equal(choose(&w->s), span);
+    assert_ptr_equal(choose(&w->s), fused);
     out->exhausted = false;
     out->locked.worth = 0;
-    assert_ptr_equal(choose(&w->s), span);
+    assert_ptr_equal(choose(&w->s), fused);
 }
 
-/* An operator may want spans alone; and other M buckets have parts of their own. */
-static void a_span_waits_for_no_part_that_nobody_will_search(void **state)
+/* An operator may want fused regions alone; and other M buckets have parts of their own. */
+static void a_fused_region_waits_for_no_part_that_nobody_will_search(void **state)
 {
     struct world *w = *state;
-    struct slot_search *span = slot_search(w, "mlp/m2", 0.5);
+    struct slot_search *fused = slot_search(w, "mlp/m2", 0.5);
     struct slot_search *in = slot_search(w, "mlp_in/m2", 0.3);
     slot_search(w, "mlp_out/m1", 0.1);
     assert_ptr_equal(choose(&w->s), in);
     in->left_out = true;
-    assert_ptr_equal(choose(&w->s), span);
+    assert_ptr_equal(choose(&w->s), fused);
 }
 
 /* The first slot that has a share is not searched alone while the others get theirs. */
@@ -215,9 +215,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(the_slot_that_is_worth_most_is_searched, open_world,
                                         close_world),
-        cmocka_unit_test_setup_teardown(a_span_is_searched_after_its_parts, open_world,
+        cmocka_unit_test_setup_teardown(a_fused_region_is_searched_after_its_parts, open_world,
                                         close_world),
-        cmocka_unit_test_setup_teardown(a_span_waits_for_no_part_that_nobody_will_search,
+        cmocka_unit_test_setup_teardown(a_fused_region_waits_for_no_part_that_nobody_will_search,
                                         open_world, close_world),
         cmocka_unit_test_setup_teardown(no_batch_begins_before_an_opening_can, open_world,
                                         close_world),

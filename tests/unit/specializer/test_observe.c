@@ -50,7 +50,7 @@ static void open_world(struct world *w)
         eager[r] = (struct kernel){.id = "eager", .region = (enum region)r};
         table[r] = &eager[r];
     }
-    w->d = dispatch_open_spans(table, NULL);
+    w->d = dispatch_open_fused(table, NULL);
     observe_open(&w->o, w->d, model, &machine);
 }
 
@@ -91,26 +91,27 @@ static void observe_shares_follow_time(void **unused)
     close_world(&w);
 }
 
-/* A span that no kernel serves yet is worth what its parts take, and takes nothing from them. */
-static void observe_sees_a_span_as_its_parts(void **unused)
+/* A fused region that no kernel serves yet is worth what its parts take, and takes nothing from
+ * them. */
+static void observe_sees_a_fused_region_as_its_parts(void **unused)
 {
     (void)unused;
     struct world w;
     open_world(&w);
     int in = run(&w, REGION_MLP_IN, 1, 100, 20000), out = run(&w, REGION_MLP_OUT, 1, 100, 10000);
     run(&w, REGION_HEAD, 1, 100, 10000);
-    run(&w, REGION_MLP_OUT, 8, 100, 10000); /* another M bucket: another span */
-    int span = run(&w, REGION_MLP, 1, 0, 0);
+    run(&w, REGION_MLP_OUT, 8, 100, 10000); /* another M bucket: another fused region */
+    int fused = run(&w, REGION_MLP, 1, 0, 0);
     assert_float_equal(observe_update(&w.o), 5e-3, 1e-12);
     assert_float_equal(w.o.slot[in].share, 0.4, 1e-9);
     assert_float_equal(w.o.slot[out].share, 0.2, 1e-9);
-    assert_float_equal(w.o.slot[span].share, 0.6, 1e-9);
-    assert_float_equal(observe_run_s(&w.o, span), 30e-6, 1e-12);
-    assert_float_equal(w.o.slot[span].total_s, 0, 1e-12);
+    assert_float_equal(w.o.slot[fused].share, 0.6, 1e-9);
+    assert_float_equal(observe_run_s(&w.o, fused), 30e-6, 1e-12);
+    assert_float_equal(w.o.slot[fused].total_s, 0, 1e-12);
     run(&w, REGION_MLP, 1, 100, 25000); /* a kernel of its own serves */
     assert_float_equal(observe_update(&w.o), 2.5e-3, 1e-12);
-    assert_float_equal(w.o.slot[span].total_s, 2.5e-3, 1e-12);
-    assert_float_equal(w.o.slot[span].share, 5.5 / 7.5, 1e-3);
+    assert_float_equal(w.o.slot[fused].total_s, 2.5e-3, 1e-12);
+    assert_float_equal(w.o.slot[fused].share, 5.5 / 7.5, 1e-3);
     close_world(&w);
 }
 
@@ -149,8 +150,6 @@ static void observe_credits_saved_time_to_specialized_kernels_only(void **unused
     run(&w, REGION_MLP_OUT, 1, 1000, 1000000);
     observe_update(&w.o);
     assert_float_equal(w.o.slot[a].saved_s, 0.5, 1e-9); /* 1 s that would have been 1.5 */
-    assert_float_equal(w.o.slot[a].origin_runs[ORIGIN_EAGER], 1000, 1e-9);
-    assert_float_equal(w.o.slot[a].origin_runs[ORIGIN_TEMPLATE], 1000, 1e-9);
     close_world(&w);
 }
 
@@ -179,7 +178,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(observe_shares_follow_time),
-        cmocka_unit_test(observe_sees_a_span_as_its_parts),
+        cmocka_unit_test(observe_sees_a_fused_region_as_its_parts),
         cmocka_unit_test(observe_forgets_with_busy_time_and_not_with_idle_time),
         cmocka_unit_test(observe_credits_saved_time_to_specialized_kernels_only),
         cmocka_unit_test(observe_worth_falls_with_barren_candidates_and_near_the_roofline),

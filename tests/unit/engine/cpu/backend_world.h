@@ -54,8 +54,8 @@ static struct backend *open_cpu(int64_t pack_bytes, struct dispatch **d)
     for (int r = 0; r < REGION_COUNT; r++)
         eager[r] = backend_cpu.eager(b, (enum region)r);
     for (int r = REGION_COUNT; r < REGION_LOCAL; r++)
-        eager[r] = backend_cpu.span(b, (enum region)r);
-    *d = dispatch_open_spans(eager, formats_open(model, MACHINE_CPU));
+        eager[r] = backend_cpu.fused(b, (enum region)r);
+    *d = dispatch_open_fused(eager, formats_open(model, MACHINE_CPU));
     backend_cpu.set_dispatch(b, *d);
     return b;
 }

@@ -35,7 +35,7 @@ static int open_model(void **state)
     for (int r = 0; r < REGION_LOCAL; r++)
         k[r] = &eager[r];
     met_model = model = model_random_mixed(&shape, DTYPE_Q4_0, DTYPE_Q8_0, 1);
-    table = dispatch_open_spans(k, formats_open(model, MACHINE_CPU));
+    table = dispatch_open_fused(k, formats_open(model, MACHINE_CPU));
     few = dispatch_find(table, "mlp_out/m4/q8_0");
     many = dispatch_find(table, "mlp_out/m4/q4_0");
     return few && many ? 0 : -1;

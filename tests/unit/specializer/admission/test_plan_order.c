@@ -155,12 +155,12 @@ static void a_step_that_needs_no_logits_has_no_head(void **state)
         assert_int_not_equal(ran[i].region, REGION_HEAD);
 }
 
-/* ---- spans ---------------------------------------------------------------------------------- */
+/* ---- fused regions -------------------------------------------------------------------------- */
 
 /* A kernel of mlp in the slot of the steps below: the eager one, but not known as such. */
 static void with_a_fused_kernel(void (*walk)(void))
 {
-    struct kernel fused = *backend_cpu.span(cpu, REGION_MLP);
+    struct kernel fused = *backend_cpu.fused(cpu, REGION_MLP);
     struct slot *s = dispatch_slot(table, REGION_MLP, 0, 5, 5);
     dispatch_publish(table, s, &fused);
     runs = 0;

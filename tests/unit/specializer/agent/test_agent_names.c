@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The lists of the frame's names against the files that the frames include: a helper that is
  * missing there could not be called, and a macro that is missing could be defined again by a text.
- */
+ * A name that the files have no more is in the way of texts that would use it for their own. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "kernels/sources.h"
-#include "specializer/agent/agent_names.h"
+#include "specializer/agent/agent_names.c"
 #include "specializer/candidate/template.h"
 
 enum { FILES_MOST = 40 };
@@ -96,12 +96,37 @@ static void check_file(struct frame *f, const char *name)
     }
 }
 
+/* Whether a file of the frame has the word, or one that begins like it if it ends in a star. */
+static bool frame_has(const struct frame *f, const char *word)
+{
+    size_t k = strcspn(word, "*");
+    for (int i = 1; i < f->files; i++)
+        for (const char *at = source_text(f->file[i]); *at; at += *at != 0) {
+            size_t n = name_length(at);
+            if (n >= k && memcmp(at, word, k) == 0 && (n == k || word[k] == '*'))
+                return true;
+            at += n;
+        }
+    return false;
+}
+
+static void check_list(const struct frame *f, const char *const *list)
+{
+    for (; *list; list++)
+        if (!frame_has(f, *list))
+            fail_msg("%s is on a list of agent_names.c, and %s includes nothing that has it", *list,
+                     f->file[0]);
+}
+
 static void check_frame(enum agent_language language, const char *name, int functions, int macros)
 {
     struct frame f = {.language = language};
     check_file(&f, name);
     if (f.functions < functions || f.macros < macros)
         fail_msg("%s: only %d functions and %d macros found", name, f.functions, f.macros);
+    bool c = language == AGENT_C;
+    check_list(&f, c ? frame_functions_c : frame_functions_cuda);
+    check_list(&f, c ? frame_macros_c : frame_macros_cuda);
     for (int i = 0; i < f.files; i++)
         free((void *)f.file[i]);
 }

@@ -387,8 +387,8 @@ static void who_cannot_share_a_step_is_not_judged_together(void **state)
     (void)state;
     struct candidate a = candidate_on(world.slot), *set[] = {&a};
     struct candidate other_m = candidate_on(dispatch_find(world.dispatch, "mlp_in/m64"));
-    struct slot span = {.region = REGION_MLP, .m_index = 0};
-    struct candidate whole = candidate_on(&span);
+    struct slot fused = {.region = REGION_MLP, .m_index = 0};
+    struct candidate whole = candidate_on(&fused);
     struct candidate attn = candidate_on(dispatch_find(world.dispatch, "attn/m1/c512"));
     struct candidate longer = candidate_on(dispatch_find(world.dispatch, "attn/m1/c1024"));
     (void)state;

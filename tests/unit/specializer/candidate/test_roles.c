@@ -42,10 +42,16 @@ static void check(const struct template *t)
         has[r] = true;
         for (int v = 0; v < t->knob[k].values; v++) {
             int32_t value = t->knob[k].value[v];
-            assert_true(value > 0 || role_of(r)->scale != SCALE_AMOUNT); /* 0 is no amount */
+            if (value <= 0 && role_of(r)->scale == SCALE_AMOUNT)
+                fail_msg("%s: knob %s has the value %d, and its role is an AMOUNT, which is more "
+                         "than 0: kernels/roles.def has others",
+                         t->file, t->knob[k].name, value);
             assert_true(fabs(role_place(r, value)) <= ROLE_APART * 10.0);
             for (int w = 0; w < v; w++)
-                assert_true(apart(r, value, t->knob[k].value[w]) > 0);
+                if (!(apart(r, value, t->knob[k].value[w]) > 0))
+                    fail_msg("%s: knob %s has values %d and %d, which its role does not tell apart "
+                             "(kernels/roles.def)",
+                             t->file, t->knob[k].name, t->knob[k].value[w], value);
         }
     }
     for (int r = 0; r < ROLE_COUNT; r++)

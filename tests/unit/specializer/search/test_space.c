@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/plan.h"
+#include "engine/quant.h"
 #include "specializer/candidate/hash.h"
 #include "specializer/search/space.h"
 #include "tests/unit/specializer/shapes.h"
@@ -323,8 +324,11 @@ static void there_is_a_start_for_each_instruction_set_and_format(void **unused)
                     if (eager)
                         assert_int_equal(any, 0);
                     else if (any == 0 || best < (isa > 2 ? 2 : isa))
-                        fail_msg("region %d, %d tokens, format %d, isa %d: %d starts, isa %d", r,
-                                 widths[w], (int)formats[d], isa, any, best);
+                        fail_msg(
+                            "%s, %d tokens, %s, instruction set %d: %d START rows hold and are "
+                            "legal, the best for set %d",
+                            region_name((enum region)r), widths[w], dtype_name(formats[d]), isa,
+                            any, best);
                 }
 }
 
@@ -347,6 +351,60 @@ static void a_start_that_keeps_the_bits_is_there_for_narrow_steps(void **unused)
         }
 }
 
+/* A START row that holds, and whether its point was legal anywhere. */
+struct start_row {
+    const struct template *t;
+    const char *knobs, *why;
+    bool legal;
+};
+
+/* Adds the rows of one template that hold for `f` to the `n` that were seen; how many there are. */
+static int see_starts(struct start_row *seen, int n, int most, const struct template *t,
+                      const struct facts *f)
+{
+    const char *knobs;
+    for (int row = 0; (knobs = t->start(f, row)) != NULL; row++) {
+        struct point p;
+        if (!template_start_row(t, f, row, &p))
+            fail_msg("%s.def: START(\"%s\") names a knob that is not there", t->file, knobs);
+        int at = 0;
+        while (at < n && (seen[at].t != t || strcmp(seen[at].knobs, knobs) != 0))
+            at++;
+        assert_true(at < most);
+        if (at == n)
+            seen[n++] = (struct start_row){.t = t, .knobs = knobs};
+        const char *why = template_illegal(t, &p, f);
+        seen[at].legal |= !why;
+        seen[at].why = why ? why : seen[at].why;
+    }
+    return n;
+}
+
+/* A row that is illegal wherever it holds is one that no search ever begins with. */
+static void every_start_row_is_legal_somewhere(void **unused)
+{
+    (void)unused;
+    static const int widths[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 64, 128, 256, 512, 2048};
+    static struct start_row seen[500];
+    int n = 0;
+    for (int i = 0; i < template_count(); i++)
+        for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
+            for (int isa = 0; isa <= 4; isa++)
+                for (int type = 0; type < DTYPE_COUNT; type++)
+                    for (int reduced = 0; reduced < 2; reduced++) {
+                        const struct template *t = template_at(i);
+                        struct facts f = facts_up_to(t->region, widths[w], isa, (enum dtype)type);
+                        f.POLICY_REDUCED = reduced;
+                        if (template_fits(t, MACHINE_CPU, t->region, widths[w]))
+                            n = see_starts(seen, n, 500, t, &f);
+                    }
+    assert_true(n > 20);
+    for (int i = 0; i < n; i++)
+        if (!seen[i].legal)
+            fail_msg("%s.def: START(\"%s\") is legal nowhere: %s", seen[i].t->file, seen[i].knobs,
+                     seen[i].why);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -362,6 +420,7 @@ int main(void)
         cmocka_unit_test(an_arm_has_its_own_instruction_sets_and_no_other_has_them),
         cmocka_unit_test(there_is_a_start_for_each_instruction_set_and_format),
         cmocka_unit_test(a_start_that_keeps_the_bits_is_there_for_narrow_steps),
+        cmocka_unit_test(every_start_row_is_legal_somewhere),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

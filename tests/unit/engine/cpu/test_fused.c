@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of a node that spans two regions: mlp, on the CPU backend. In which order such nodes run:
+/* Tests of a fused region: mlp, on the CPU backend. In which order such nodes run:
  * tests/unit/specializer/admission/test_plan_order.c. */
 #include "tests/unit/engine/cpu/backend_world.h"
 
