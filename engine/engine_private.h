@@ -40,6 +40,9 @@ void slice_meter_init(struct slice_meter *m, double share, int64_t slice_ns, int
 void slice_meter_spread(struct slice_meter *m, uint64_t apart, int64_t most_ns);
 /* Takes the time passed into account; true if a slice may run now, before step number `step`. */
 bool slice_meter_due(struct slice_meter *m, int64_t now, uint64_t step);
+/* Steps of `step_ns` whose share of the time is a slice of `slice_ns`; at least 1, and `most` at
+ * most, also where no step has been seen (0). */
+uint64_t slice_meter_saves(double share, int64_t slice_ns, int64_t step_ns, uint64_t most);
 /* How long it may be. */
 int64_t slice_meter_budget(const struct slice_meter *m);
 void slice_meter_spend(struct slice_meter *m, int64_t ns, uint64_t step);
@@ -160,6 +163,7 @@ struct engine {
     _Atomic bool slice_here;      /* `slice` is set */
     _Atomic double yield_windows; /* engine_yield_windows() */
     _Atomic bool opening;         /* engine_opening() */
+    int64_t usual_step_ns;        /* of the last steps; 0: there were none. Engine thread */
 
     struct canary *canary;             /* engine thread */
     struct slice_meter meter, windows; /* of slices, of yield windows; engine thread */

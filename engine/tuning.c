@@ -38,10 +38,12 @@
 
 enum {
     SAVED = 40, /* longest slices that a spread meter saves up for */
-    /* In an opening slices are so much closer and have so many times the share. It benches one
-     * candidate a slot, which takes a few slices in all: how many steps they make late does not
-     * depend on what lies between them, and all kernels behind them wait. The head's twelve, 64
-     * steps apart, were 8 s of the first half minute (Xeon, two cores). */
+    /* In an opening slices are so much closer (on a CPU) and have so many times the share. It
+     * benches one candidate a slot, which takes a few slices in all: how many steps they make late
+     * does not depend on what lies between them, and all kernels behind them wait. The head's
+     * twelve, 64 steps apart, were 8 s of the first half minute (Xeon, two cores); with 32 clients
+     * of a 4B on an H200 each slot's first kernel took 16 s of slices 256 steps apart, and nothing
+     * else. */
     OPENING_CLOSER = 16,
     OPENING_MORE = 3,
     /* A window: every step late by a little, none by much. After a step so long that this is less
@@ -76,6 +78,13 @@ bool slice_meter_due(struct slice_meter *m, int64_t now, uint64_t step)
     return m->share > 0 && m->credit_ns >= (double)m->slice_ns && (far || m->small);
 }
 
+uint64_t slice_meter_saves(double share, int64_t slice_ns, int64_t step_ns, uint64_t most)
+{
+    double steps =
+        share > 0 && step_ns > 0 ? (double)slice_ns / (share * (double)step_ns) : HUGE_VAL;
+    return steps >= (double)most ? most : steps > 1 ? (uint64_t)steps : 1;
+}
+
 int64_t slice_meter_budget(const struct slice_meter *m)
 {
     double budget = m->credit_ns < (double)m->most_ns ? m->credit_ns : (double)m->most_ns;
@@ -93,30 +102,45 @@ void slice_meter_spend(struct slice_meter *m, int64_t ns, uint64_t step)
 
 /* ---- slices -------------------------------------------------------------------------------- */
 
-/* Steps between two of them. */
-static uint64_t slices_apart(const struct engine *e)
+static int64_t longest_slice(const struct engine *e)
 {
     const struct engine_options *o = &e->options;
-    if (e->ops->short_steps)
-        return (uint64_t)o->gpu_slice_steps;
-    int64_t closer = atomic_load(&e->opening) ? OPENING_CLOSER : 1;
-    return (uint64_t)((o->cpu_slice_steps + closer - 1) / closer);
+    return (int64_t)((e->ops->short_steps ? o->gpu_slice_ms : o->cpu_slice_ms) * 1e6);
+}
+
+/* An opening in which many steps may be late: on a GPU, whose steps a whole slice makes several
+ * times as long, where tokens are still as close to each other as the operator wants them. */
+static bool opens(const struct engine *e)
+{
+    double gap_ns = (double)(e->usual_step_ns + longest_slice(e));
+    return atomic_load(&e->opening) &&
+           (!e->ops->short_steps || e->pace.itl_ns <= 0 || gap_ns <= (double)e->pace.itl_ns);
 }
 
 static double slices_share(const struct engine *e)
 {
-    bool more = atomic_load(&e->opening) && !e->ops->short_steps;
-    return fmin(e->options.share * (more ? OPENING_MORE : 1), 1);
+    return fmin(e->options.share * (opens(e) ? OPENING_MORE : 1), 1);
+}
+
+/* Steps between two of them. In an opening on a GPU a slice comes when a whole one is saved:
+ * whatever its length, going to another context and back costs a step the same. */
+static uint64_t slices_apart(const struct engine *e)
+{
+    const struct engine_options *o = &e->options;
+    bool gpu = e->ops->short_steps;
+    int64_t apart = gpu ? o->gpu_slice_steps : o->cpu_slice_steps;
+    if (opens(e) && gpu)
+        return slice_meter_saves(slices_share(e), longest_slice(e), e->usual_step_ns,
+                                 (uint64_t)apart);
+    return (uint64_t)(opens(e) ? (apart + OPENING_CLOSER - 1) / OPENING_CLOSER : apart);
 }
 
 void engine_open_meters(struct engine *e)
 {
     const struct engine_options *o = &e->options;
-    bool gpu = e->ops->short_steps; /* where children have cores of their own: no windows */
     int64_t least = (int64_t)(o->slice_ms * 1e6), now = clock_ns();
     slice_meter_init(&e->meter, o->share, least, now);
-    slice_meter_spread(&e->meter, slices_apart(e),
-                       (int64_t)((gpu ? o->gpu_slice_ms : o->cpu_slice_ms) * 1e6));
+    slice_meter_spread(&e->meter, slices_apart(e), longest_slice(e));
     slice_meter_init(&e->windows, 0, WINDOW_MOST_NS, now);
 }
 
@@ -124,6 +148,7 @@ void engine_meter_step(struct engine *e, int64_t ns)
 {
     int64_t window = (int64_t)(atomic_load(&e->yield_windows) * (double)ns);
     e->meter.step_ns = e->ops->short_steps ? 0 : ns;
+    e->usual_step_ns += e->usual_step_ns > 0 ? (ns - e->usual_step_ns) / 16 : ns;
     window = window < WINDOW_MOST_NS ? window : WINDOW_MOST_NS;
     e->windows.most_ns = window > WINDOW_LEAST_NS ? window : WINDOW_LEAST_NS;
     e->windows.slice_ns = e->windows.most_ns / 2; /* the step may have been shorter than the last */

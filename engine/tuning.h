@@ -26,8 +26,8 @@ int engine_slices(struct engine *e, slice_fn *run, void *ctx);
  * longer. Half of specializer.share is left to slices in any case. */
 void engine_yield_windows(struct engine *e, double share);
 
-/* An opening begins or ends: on a CPU slices are a quarter as far apart in it
- * (specializer.cpu_slice_steps). */
+/* An opening begins or ends: slices are closer in it and have more of the time
+ * (specializer.cpu_slice_steps, gpu_slice_steps, share). */
 void engine_opening(struct engine *e, bool opening);
 
 /* Canary: one candidate, or several that are judged together. A step that uses the slots of just

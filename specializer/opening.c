@@ -9,21 +9,15 @@
  * for what they cost: while one is benched or compared on live steps, the next ones are built and
  * probed.
  *
- * On a CPU: on a GPU slots take turns by their first candidates as it is, and a child process of
- * its own probes (prober.h).
+ * On a CPU. On a GPU slots take turns by their first candidates, and one process probes (prober.h).
  */
 #include "specializer/opening.h"
 
 #include "config/clock.h"
 #include "specializer/specializer_private.h"
 
-/* The shares of slots are used after so many seconds of steps: the very first step reads a prompt
- * and says little about the ones that follow. */
-#define SEEN_S 0.3
-/* But nobody waits longer for them: on an idle server they may never come. */
+/* Nobody waits longer for steps to be seen: on an idle server they may never come. */
 #define SEEN_MOST_NS (INT64_C(2) * 1000000000)
-/* The least share of the time of steps: the batch would wait for live inputs of a rarer slot. */
-#define SHARE_LEAST 0.02
 
 /* What a candidate costs: processor seconds of its compiler, and of what its probe does but for
  * running the region, and how often the region runs in probe and bench (SmolLM2-135M on a core of a
@@ -45,7 +39,7 @@ static struct slot_search *next_of_locked(struct specializer *s)
     for (int i = 0; i < s->slot_searches; i++) {
         struct slot_search *p = &s->slot_search[i];
         if (!p->offered && p->locked.candidates == 0 && !p->locked.active &&
-            p->locked.share >= SHARE_LEAST && p->locked.worth >= OBSERVE_LEAST &&
+            p->locked.share >= OPENING_SHARE && p->locked.worth >= OBSERVE_LEAST &&
             (!p->fleet.elsewhere || p->fleet.adopt) && (!best || yield_of(p) > yield_of(best)) &&
             slot_choosable_locked(s, p))
             best = p;
@@ -76,7 +70,7 @@ static struct slot_search *take_next(struct specializer *s)
 bool opening_waits(struct specializer *s)
 {
     double busy_s = s->observe.busy_s;
-    if (!target_of(s->env.machine->kind)->opens_together || busy_s <= 0 || busy_s >= SEEN_S)
+    if (busy_s <= 0 || busy_s >= target_of(s->env.machine->kind)->seen_s)
         return false;
     if (s->seen_ns == 0)
         s->seen_ns = clock_ns();
@@ -87,7 +81,8 @@ bool opening_start(struct specializer *s)
 {
     struct slot_search *p, *slot_search[BATCH];
     int n = 0;
-    if (!target_of(s->env.machine->kind)->opens_together || s->observe.busy_s < SEEN_S)
+    const struct target *target = target_of(s->env.machine->kind);
+    if (!target->opens_together || s->observe.busy_s < target->seen_s)
         return false;
     while (n < BATCH && (p = take_next(s)) != NULL)
         if (prepare(s, p))

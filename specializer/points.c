@@ -79,6 +79,7 @@ static enum next points_next(struct specializer *s, struct slot_search *p)
     int n = propose(s, p, want, &may);
     if (n == 0 && fleet_loop_undefer(p)) /* points that other servers measured, which come last */
         n = propose(s, p, want, &may);
+    s->batch.first = known && s->batch.n > 0 && !target_of(s->env.machine->kind)->opens_together;
     if (s->batch.n == 0 && may < 0)
         search_batch_later(p);
     if (n == 0)

@@ -241,7 +241,7 @@ static enum stage_result enter(struct pipeline *p, struct trial *t)
         t->bench.base = 1 + of->locked.gain_eager;
         pthread_mutex_unlock(&s->lock);
         t->bench.input = of->input[0];
-        t->bench.kind = s->batch.opening ? BENCH_OPENING : BENCH_FULL;
+        t->bench.kind = s->batch.opening || s->batch.first ? BENCH_OPENING : BENCH_FULL;
     }
     return STAGE_RUNNING;
 }

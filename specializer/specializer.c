@@ -64,7 +64,7 @@ static void look_after_children(struct specializer *s)
     specializer_observe(s);
     search_batch_children(s);
     engine_yield_windows(s->engine, windows_for(s));
-    engine_opening(s->engine, s->batch.opening);
+    engine_opening(s->engine, s->batch.opening || s->batch.first);
 }
 
 void specializer_wait(struct specializer *s, double seconds)
@@ -140,12 +140,12 @@ bool slot_choosable_locked(struct specializer *s, const struct slot_search *p)
     return false;
 }
 
-/* On a GPU a slot's first batch is what is known to be good (points.c): every slot gets that
- * before any is searched. */
+/* On a GPU a slot's first batch is what is known to be good (points.c): every slot that matters
+ * gets that before any is searched. */
 static bool is_fresh_locked(const struct specializer *s, const struct slot_search *p)
 {
     return !target_of(s->env.machine->kind)->opens_together && p->locked.candidates == 0 &&
-           !p->locked.active;
+           !p->locked.active && p->locked.share >= OPENING_SHARE;
 }
 
 static bool better_locked(const struct specializer *s, const struct slot_search *p,

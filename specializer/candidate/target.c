@@ -16,6 +16,8 @@ static const struct target targets[] = {
                      .texts_may_be_bit_equal = true,
                      .shares_cores = true,
                      .opens_together = true,
+                     .seen_s =
+                         0.3, /* the very first step reads a prompt and says little of others */
                      .decodes_most = 64,
                      .canary_audit_every = 8,
                      .watch_every_factor = 1,
@@ -39,6 +41,7 @@ static const struct target targets[] = {
                       .prober = true,
                       .bandwidth_uncached = true,
                       .space_near_starts = true,
+                      .seen_s = 1.5, /* many clients' first prompts take as long */
                       .decodes_most = 512,
                       .canary_audit_every = 32,
                       .watch_every_factor = 8},

@@ -47,6 +47,8 @@ struct target {
     /* Which comes first: one known point each of all slots in one batch, or each slot's first
      * before any is searched. */
     bool opens_together;
+    /* The shares of slots are used after so many seconds of steps. */
+    double seen_s;
     bool attention_first; /* `whet tune`: the others' whole steps depend on it */
     /* A space that is too large is what is near its starts, not a sample of all. */
     bool space_near_starts;

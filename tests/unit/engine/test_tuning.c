@@ -207,11 +207,12 @@ static void engine_keeps_slices_to_their_share_under_load(void **state)
     free(c);
 }
 
-/* Slices that are always due come once in so many steps. */
-static void check_slices_are_apart(struct engine *e, uint64_t apart)
+enum { TOKENS = 600 };
+
+/* Slices that are always due: so many at least beside so many steps, and never closer to each other
+ * than that. */
+static void check_slices(struct engine *e, uint64_t least, uint64_t apart)
 {
-    enum { TOKENS = 600 };
-    uint64_t least = TOKENS / apart / 2;
     struct client *c = clients(1);
     struct forever f = {.e = e, .s = {.want = 1000000}};
     pthread_t thread;
@@ -241,6 +242,11 @@ static void check_slices_are_apart(struct engine *e, uint64_t apart)
     free(c);
 }
 
+static void check_slices_are_apart(struct engine *e, uint64_t apart)
+{
+    check_slices(e, TOKENS / apart / 2, apart);
+}
+
 static void engine_on_a_cpu_delays_one_step_in_so_many(void **state)
 {
     (void)state;
@@ -252,6 +258,42 @@ static void engine_on_a_cpu_delays_one_step_in_so_many(void **state)
         struct engine *e = start(&config);
         engine_opening(e, opening);
         check_slices_are_apart(e, opening ? 4 : 64);
+    }
+}
+
+static void a_slice_is_saved_by_so_many_steps(void **state)
+{
+    (void)state;
+    assert_int_equal(slice_meter_saves(0.15, 20000000, 4500000, 256), 29);
+    assert_int_equal(slice_meter_saves(0.15, 20000000, 840000, 256), 158);
+    assert_int_equal(slice_meter_saves(0.05, 20000000, 840000, 256), 256);
+    assert_int_equal(slice_meter_saves(0.15, 20000000, 0, 256), 256); /* there was no step yet */
+    assert_int_equal(slice_meter_saves(0, 20000000, 4500000, 256), 256);
+    assert_int_equal(slice_meter_saves(1, 1000000, 4500000, 256), 1);
+}
+
+/* A slice is several steps long there. In an opening it comes when a whole one is saved, as long as
+ * step and slice are shorter than tokens may be apart. */
+static void engine_on_a_gpu_opens_within_its_target(void **state)
+{
+    (void)state;
+    static const struct backend_ops device = {FAKE_OPS, .short_steps = true, .usual_itl_ms = 30};
+    const struct backend_ops *before = ops;
+    for (int opening = 0; opening < 3; opening++) {
+        fake_reset();
+        ops = &device;
+        struct config config = config_of(64, 4);
+        config.specializer_gpu_slice_steps = 128; /* 2 ms each, in which 12.8 ms are saved */
+        config.specializer_gpu_slice_ms = 6;
+        if (opening == 2)
+            config.engine_itl_target_ms = 5;
+        struct engine *e = start(&config);
+        engine_opening(e, opening);
+        if (opening == 1)
+            check_slices(e, TOKENS / 40, 1); /* 20 steps save one, fewer where they are longer */
+        else
+            check_slices_are_apart(e, 128);
+        ops = before;
     }
 }
 
@@ -481,6 +523,8 @@ int main(void)
         cmocka_unit_test(a_spread_meter_lends_at_once_what_is_small_against_a_step),
         cmocka_unit_test(a_small_slice_that_overran_is_the_last_before_one_that_is_far),
         cmocka_unit_test(engine_on_a_cpu_delays_one_step_in_so_many),
+        cmocka_unit_test(a_slice_is_saved_by_so_many_steps),
+        cmocka_unit_test(engine_on_a_gpu_opens_within_its_target),
         cmocka_unit_test(a_spread_meter_delays_one_step_in_so_many_and_keeps_to_its_share),
         cmocka_unit_test(what_a_spread_meter_saved_is_spent_in_longer_slices),
         cmocka_unit_test(engine_lends_slices_back_to_back_when_idle),

@@ -114,9 +114,34 @@ static void no_batch_begins_before_an_opening_can(void **state)
     w->s.observe.busy_s = 0.1;
     w->s.seen_ns -= INT64_C(3000000000); /* but no more steps come */
     assert_false(opening_waits(&w->s));
-    w->machine.kind = MACHINE_CUDA;
+    w->machine.kind = MACHINE_CUDA; /* the first steps there read many clients' prompts */
     w->s.seen_ns = 0;
+    w->s.observe.busy_s = 0.5;
+    assert_true(opening_waits(&w->s));
+    assert_false(search_advance(&w->s));
+    w->s.observe.busy_s = 2;
     assert_false(opening_waits(&w->s));
+}
+
+/* On a GPU slots take turns, each with what is known to be good for it. A rare one would wait for
+ * live steps while those that matter are as they were. */
+static void a_rare_slot_has_no_first_turn(void **state)
+{
+    struct world *w = *state;
+    struct candidate active = {0};
+    struct slot_search *rare = slot_search(w, "mlp_in/m512", 0.002),
+                       *attn = slot_search(w, "attn/m128/c512", 0.1),
+                       *head = slot_search(w, "head/m32", 0.05);
+    w->machine.kind = MACHINE_CUDA;
+    rare->locked.share = 0.004;
+    attn->locked.share = 0.2;
+    head->locked.share = 0.1;
+    attn->locked.candidates = 1; /* has had its turn, and is still worth more */
+    assert_ptr_equal(choose(&w->s), head);
+    head->locked.active = &active;
+    assert_ptr_equal(choose(&w->s), attn);
+    rare->locked.share = 0.02;
+    assert_ptr_equal(choose(&w->s), rare);
 }
 
 /* A head is worth more than attn_out here, and costs more still. */
@@ -221,6 +246,7 @@ int main(void)
                                         open_world, close_world),
         cmocka_unit_test_setup_teardown(no_batch_begins_before_an_opening_can, open_world,
                                         close_world),
+        cmocka_unit_test_setup_teardown(a_rare_slot_has_no_first_turn, open_world, close_world),
         cmocka_unit_test_setup_teardown(an_opening_begins_with_what_saves_most_for_its_cost,
                                         open_world, close_world),
         cmocka_unit_test_setup_teardown(a_small_gain_of_an_opening_waits_for_company, open_world,
