@@ -6,17 +6,17 @@
  * size, so the sums of a block's eight dwords, 8 x 2 x 15 x 128 = 30720, still fit 16 bits, and
  * only then become integers of 32. For a digit a block of 8 rows costs 8 products, 7 additions and
  * one more product. Codes of 5 and 6 bits, at most 31 and 63, leave room for four dwords and two.
- * Bytes of Q8_0 would not fit: they have no panels here.
+ * Bytes of Q8_0 and of IQ4_NL's table would not fit: they have no panels here.
  *
  * Sums of a block are exact integers; the rest is panel.h's arithmetic in the same order.
  */
 #ifndef WHET_KERNELS_CPU_LIB_AVX2_PANEL_H
 #define WHET_KERNELS_CPU_LIB_AVX2_PANEL_H
 
-/* Adds the bits that codes of super-blocks have above their nibbles, from p. */
+/* Adds the bits that codes have above their nibbles, from p. */
 INLINE void panel_high(const int type, const uint8_t *p, __m256i w[8])
 {
-    const int bits = SUPER_HIGH_BITS(type), step = bits == 2 ? 4 : 8;
+    const int bits = HIGH_BITS(type), step = bits == 2 ? 4 : 8;
     const __m256i mask = _mm256_set1_epi8(bits == 2 ? 0x30 : 0x10);
     UNROLLED
     for (int i = 0; i < 8; i++) {
@@ -25,6 +25,16 @@ INLINE void panel_high(const int type, const uint8_t *p, __m256i w[8])
         high = left >= 0 ? _mm256_slli_epi16(high, left) : _mm256_srli_epi16(high, -left);
         w[i] = _mm256_or_si256(w[i], _mm256_and_si256(high, mask));
     }
+}
+
+/* Nibbles of a TABLE_TYPE become the codes that they stand for. */
+INLINE void panel_look_up(const int type, __m256i w[8])
+{
+    __m128i table = _mm_loadu_si128((const __m128i *)CODE_TABLE(type));
+    table = _mm_add_epi8(table, _mm_set1_epi8((char)MIDDLE_CODE(type)));
+    UNROLLED
+    for (int j = 0; j < 8; j++)
+        w[j] = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), w[j]);
 }
 
 /* Codes of rows 8 s .. 8 s + 7 of block b: register j has their k = 4 j .. 4 j + 3. */
@@ -38,8 +48,10 @@ INLINE void panel_load8(const int type, const uint8_t *panel, int b, const int s
         w[j] = _mm256_and_si256(q, low);
         w[j + 4] = _mm256_and_si256(_mm256_srli_epi16(q, 4), low);
     }
-    if (SUPER_HIGH_BITS(type))
+    if (HIGH_BITS(type))
         panel_high(type, p + 256, w);
+    if (TABLE_TYPE(type))
+        panel_look_up(type, w);
 }
 
 /* The sums of n products of four, which fit 16 bits. */
@@ -57,13 +69,13 @@ INLINE __m256i panel_fours(const __m256i *w, const int32_t *x, const int n)
 INLINE __m256i panel_sum(const int type, const __m256i w[8], const int h, const int8_t *digit,
                          int32_t total)
 {
-    const int n = 8 / HALVES(type), fit = 8 >> SUPER_HIGH_BITS(type);
+    const int n = 8 / HALVES(type), fit = 8 >> (CODE_BITS(type) - 4);
     const int32_t *x = (const int32_t *)digit + h * n;
     __m256i sum = panel_fours(w + h * n, x, fit);
     UNROLLED
     for (int i = fit; i < n; i += fit)
         sum = _mm256_add_epi32(sum, panel_fours(w + h * n + i, x + i, fit));
-    const __m256i middle = _mm256_slli_epi32(_mm256_set1_epi32(total), 3 + SUPER_HIGH_BITS(type));
+    const __m256i middle = _mm256_slli_epi32(_mm256_set1_epi32(total), CODE_BITS(type) - 1);
     return _mm256_sub_epi32(sum, middle);
 }
 
@@ -86,6 +98,16 @@ INLINE __m256 panel_halves(const uint8_t *p)
     return _mm256_cvtph_ps(_mm_load_si128((const __m128i *)p));
 }
 
+/* MXFP4_SCALE() of 8 exponents, as on AVX-512. */
+INLINE __m256 panel_exponents(const uint8_t *p)
+{
+    const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    const __m256i one = _mm256_set1_epi32(1);
+    __m256i bits = _mm256_slli_epi32(_mm256_sub_epi32(e, one), 23);
+    __m256i least = _mm256_slli_epi32(_mm256_add_epi32(_mm256_min_epi32(e, one), one), 21);
+    return _mm256_castsi256_ps(_mm256_max_epi32(bits, least));
+}
+
 INLINE __m256 panel_bytes8(const uint8_t *p)
 {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
@@ -96,8 +118,9 @@ INLINE __m256 panel_bytes8(const uint8_t *p)
 INLINE void panel_scales8(const int type, const uint8_t *panel, int blocks, int b, const int s,
                           __m256 scale[2], __m256 *middle)
 {
-    const uint8_t *head = panel_head(type, panel, blocks, b) + 16 * s;
-    const __m256 d = panel_halves(head), centre = _mm256_set1_ps(MIDDLE_CODE(type));
+    const uint8_t *head = panel_head(type, panel, blocks, b) + 8 * PANEL_NUMBER(type) * s;
+    const __m256 d = type == DTYPE_MXFP4 ? panel_exponents(head) : panel_halves(head);
+    const __m256 centre = _mm256_set1_ps(MIDDLE_CODE(type));
     scale[0] = scale[1] = *middle = d;
     if (SUPER_TYPE(type)) {
         const uint8_t *factor = panel_factors(type, panel, blocks, b) + 8 * s;

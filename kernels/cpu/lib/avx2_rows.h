@@ -33,7 +33,7 @@ INLINE __m256 block_eight(const int type, const uint8_t *p)
 INLINE void block_load_half(const int type, const uint8_t *p, const float *scale, const int h,
                             __m256 w[2])
 {
-    if (type != DTYPE_Q4_0 && type != DTYPE_Q4_1) {
+    if (type <= DTYPE_Q8_0) {
         const int bytes = BLOCK_BYTES(type) - BLOCK_HEAD(type);
         UNROLLED
         for (int i = 0; i < 2; i++) {
@@ -43,17 +43,16 @@ INLINE void block_load_half(const int type, const uint8_t *p, const float *scale
         }
         return;
     }
-    const uint8_t *q = p + BLOCK_HEAD(type) + 8 * h;
-    __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)q));
-    __m256i n[2] = {_mm256_and_si256(bytes, _mm256_set1_epi32(15)), _mm256_srli_epi32(bytes, 4)};
-    __m256 d = _mm256_broadcast_ss(scale);
+    const bytes16 q = _mm_loadl_epi64((const __m128i *)(p + BLOCK_CODES(type) + 8 * h));
+    uint32_t fifth = HIGH_BITS(type) ? load_u32(p + BLOCK_HEAD(type)) >> 8 * h : 0;
+    fifth = (fifth & 255) | (fifth >> 8 & 0xff00);
+    const bytes16 n = block_numbers(type, _mm_unpacklo_epi64(block_low(q), block_high(q)), fifth);
+    const __m256 d = _mm256_broadcast_ss(scale);
     UNROLLED
     for (int i = 0; i < 2; i++) {
-        if (type == DTYPE_Q4_0)
-            n[i] = _mm256_sub_epi32(n[i], _mm256_set1_epi32(8));
-        w[i] = _mm256_cvtepi32_ps(n[i]);
-        w[i] = type == DTYPE_Q4_1 ? _mm256_fmadd_ps(d, w[i], _mm256_broadcast_ss(scale + 1))
-                                  : _mm256_mul_ps(d, w[i]);
+        w[i] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(i ? _mm_srli_si128(n, 8) : n));
+        w[i] = HAS_MINIMUM(type) ? _mm256_fmadd_ps(d, w[i], _mm256_broadcast_ss(scale + 1))
+                                 : _mm256_mul_ps(d, w[i]);
     }
 }
 

@@ -11,10 +11,10 @@
 
 /* ---- reading ------------------------------------------------------------------------------- */
 
-/* Adds the bits that codes of super-blocks have above their nibbles, from p. */
+/* Adds the bits that codes have above their nibbles, from p. */
 INLINE void panel_high(const int type, const uint8_t *p, __m512i w[8])
 {
-    const int bits = SUPER_HIGH_BITS(type), step = bits == 2 ? 4 : 8;
+    const int bits = HIGH_BITS(type), step = bits == 2 ? 4 : 8;
     const __m512i mask = _mm512_set1_epi8(bits == 2 ? 0x30 : 0x10);
     UNROLLED
     for (int i = 0; i < 8; i++) {
@@ -25,8 +25,18 @@ INLINE void panel_high(const int type, const uint8_t *p, __m512i w[8])
     }
 }
 
-/* The quants of a block at p as 8 vectors of bytes, 4 consecutive k of each row: codes as they are
- * stored, signed ones of Q8_0. */
+/* Nibbles of a TABLE_TYPE become the codes that they stand for. */
+INLINE void panel_look_up(const int type, __m512i w[8])
+{
+    __m128i table = _mm_loadu_si128((const __m128i *)CODE_TABLE(type));
+    table = _mm_add_epi8(table, _mm_set1_epi8((char)MIDDLE_CODE(type)));
+    UNROLLED
+    for (int j = 0; j < 8; j++)
+        w[j] = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), w[j]);
+}
+
+/* The codes of a block at p as 8 vectors of bytes, 4 consecutive k of each row: signed ones of
+ * Q8_0. */
 INLINE void panel_quads(const int type, const uint8_t *p, __m512i w[8])
 {
     const int n = type == DTYPE_Q8_0 ? 8 : 4;
@@ -39,14 +49,21 @@ INLINE void panel_quads(const int type, const uint8_t *p, __m512i w[8])
         w[j + 4] = _mm512_and_si512(_mm512_srli_epi16(w[j], 4), low);
         w[j] = _mm512_and_si512(w[j], low);
     }
-    if (SUPER_HIGH_BITS(type))
+    if (HIGH_BITS(type))
         panel_high(type, p + 256, w);
+    if (TABLE_TYPE(type))
+        panel_look_up(type, w);
 }
 
-/* 16 halves, and 16 bytes of a block's factors, as floats. */
+/* 16 halves, exponents and bytes of a block's factors as floats. */
 INLINE __m512 panel_halves(const uint8_t *p)
 {
     return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)p));
+}
+
+INLINE __m512 panel_exponents(const uint8_t *p)
+{
+    return exponent_floats(_mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)p)));
 }
 
 INLINE __m512 panel_bytes16(const uint8_t *p)
@@ -59,7 +76,7 @@ INLINE void panel_scales(const int type, const uint8_t *panel, int blocks, int b
                          __m512 *minimum)
 {
     const uint8_t *head = panel_head(type, panel, blocks, b);
-    const __m512 d = panel_halves(head);
+    const __m512 d = type == DTYPE_MXFP4 ? panel_exponents(head) : panel_halves(head);
     scale[0] = scale[1] = d;
     *minimum = _mm512_setzero_ps();
     if (SUPER_TYPE(type)) {

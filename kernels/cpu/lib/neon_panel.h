@@ -27,7 +27,7 @@ INLINE uint8x16_t panel_bits(uint8x16_t v, const int left, const int mask)
 INLINE void panel_load4(const int type, const uint8_t *panel, int b, const int q, int8x16_t w[8])
 {
     const uint8_t *p = panel + (int64_t)b * PANEL_QUANTS(type) + 16 * q;
-    const int bits = SUPER_HIGH_BITS(type), step = bits == 2 ? 4 : 8;
+    const int bits = HIGH_BITS(type), step = bits == 2 ? 4 : 8;
     if (type == DTYPE_Q8_0) {
         UNROLLED
         for (int i = 0; i < 8; i++)
@@ -41,7 +41,9 @@ INLINE void panel_load4(const int type, const uint8_t *panel, int b, const int q
         if (bits)
             v = vorrq_u8(v, panel_bits(vld1q_u8(p + 256 + i / step * 64), 4 - i % step * bits,
                                        bits == 2 ? 0x30 : 0x10));
-        w[i] = vsubq_s8(vreinterpretq_s8_u8(v), vdupq_n_s8(MIDDLE_CODE(type)));
+        w[i] = TABLE_TYPE(type)
+                   ? vqtbl1q_s8(vld1q_s8(CODE_TABLE(type)), v)
+                   : vsubq_s8(vreinterpretq_s8_u8(v), vdupq_n_s8((int8_t)MIDDLE_CODE(type)));
     }
 }
 
@@ -127,6 +129,16 @@ INLINE float32x4_t panel_halves(const uint8_t *p)
     return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
 }
 
+/* MXFP4_SCALE() of 4 exponents: the second number is the larger one of 0 and 1 only. */
+INLINE float32x4_t panel_exponents(const uint8_t *p)
+{
+    uint16x8_t v = vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(load_u32(p))));
+    const int32x4_t e = vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(v))), one = vdupq_n_s32(1);
+    int32x4_t bits = vshlq_n_s32(vsubq_s32(e, one), 23);
+    int32x4_t least = vshlq_n_s32(vaddq_s32(vminq_s32(e, one), one), 21);
+    return vreinterpretq_f32_s32(vmaxq_s32(bits, least));
+}
+
 /* Four signed bytes as floats. */
 INLINE float32x4_t panel_bytes4(const uint8_t *p)
 {
@@ -139,8 +151,9 @@ INLINE float32x4_t panel_bytes4(const uint8_t *p)
 INLINE void panel_scales4(const int type, const uint8_t *panel, int blocks, int b, const int q,
                           float32x4_t scale[2], float32x4_t *middle)
 {
-    const uint8_t *head = panel_head(type, panel, blocks, b) + 8 * q;
-    const float32x4_t d = panel_halves(head), centre = vdupq_n_f32(MIDDLE_CODE(type));
+    const uint8_t *head = panel_head(type, panel, blocks, b) + 4 * PANEL_NUMBER(type) * q;
+    const float32x4_t d = type == DTYPE_MXFP4 ? panel_exponents(head) : panel_halves(head);
+    const float32x4_t centre = vdupq_n_f32(MIDDLE_CODE(type));
     scale[0] = scale[1] = *middle = d;
     if (SUPER_TYPE(type)) {
         const uint8_t *factor = panel_factors(type, panel, blocks, b) + 4 * q;

@@ -7,10 +7,11 @@
  *   quants [K/32][PANEL_QUANTS]   one 64-byte vector holds, for each of the 16 rows, the 4 bytes
  *                                 that are dword j of the row's block: 8 of Q8_0; of the others 4
  *                                 of nibbles, low ones first, then what codes have above them: a
- *                                 vector of fifth bits (Q5_K), code k in bit k / 4; two of pairs
- *                                 of bits (Q6_K), code k of each half in bits k % 16 / 4 * 2
- *   scales [K/32][16] f16 d, and for Q4_1 [16] f16 m after each d; of super-blocks
- *          [K/256] { [16] f16 d, and but for Q6_K [16] f16 dmin; [8][2][16] bytes }: a block's
+ *                                 vector of fifth bits (Q5_0, Q5_1, Q5_K), code k in bit k / 4;
+ *                                 two of pairs of bits (Q6_K), code k of each half in bits
+ *                                 k % 16 / 4 * 2
+ *   scales [K/32][16] f16 d, and for Q4_1 and Q5_1 [16] f16 m after each d; [16] bytes of MXFP4; of
+ *          super-blocks [K/256] { [16] f16 d, and but for Q6_K [16] f16 dmin; [8][2][16] bytes }: a block's
  *          scales and minima, or those of its halves
  *
  * The bytes are those of the model's own format, but for six-bit scales, which have eight.
@@ -24,9 +25,10 @@
 enum { PANEL = 16 };
 
 /* Bytes of a block of 16 rows: its quants, its scales (of a super-block's eight the mean). */
-#define PANEL_QUANTS(t) \
-    ((t) == DTYPE_Q8_0 ? 512 : SUPER_TYPE(t) ? 256 + 64 * SUPER_HIGH_BITS(t) : 256)
-#define PANEL_HEAD(t) (HAS_MINIMUM(t) ? 64 : 32)
+#define PANEL_QUANTS(t) ((t) == DTYPE_Q8_0 ? 512 : 256 + 64 * HIGH_BITS(t))
+#define PANEL_HEAD(t) (PANEL * (HAS_MINIMUM(t) ? 2 : 1) * PANEL_NUMBER(t))
+/* Bytes of one number there. */
+#define PANEL_NUMBER(t) ((t) == DTYPE_MXFP4 ? 1 : 2)
 #define PANEL_SCALES(t) (SUPER_TYPE(t) ? PANEL_HEAD(t) / 8 + 32 : PANEL_HEAD(t))
 #define PANEL_LAYOUT "panel16"
 
@@ -40,7 +42,7 @@ static inline int64_t panel_packed_bytes(const struct weight *w)
     return (w->rows + PANEL - 1) / PANEL * panel_bytes(w->type, w->cols);
 }
 
-/* The halves of block b of a panel, d and what is after it, for all 16 rows. */
+/* The numbers of block b of a panel, d and what is after it, for all 16 rows. */
 INLINE const uint8_t *panel_head(const int type, const uint8_t *panel, int blocks, int b)
 {
     const int together = BLOCKS_TOGETHER(type);
@@ -91,13 +93,21 @@ INLINE void panel_pack_super(const int type, const uint8_t *p, int blocks, int b
 INLINE void panel_pack_block(const int type, const uint8_t *p, int blocks, int b, uint8_t *panel,
                              int lane)
 {
+    const int number = PANEL_NUMBER(type), words = PANEL_QUANTS(type) / 64 - HIGH_BITS(type);
     uint8_t *q = panel + (int64_t)b * PANEL_QUANTS(type) + 4 * lane;
-    uint8_t *head = (uint8_t *)panel_head(type, panel, blocks, b) + 2 * lane;
-    for (int j = 0; j < PANEL_QUANTS(type) / 64; j++)
-        __builtin_memcpy(q + 64 * j, p + BLOCK_HEAD(type) + 4 * j, 4);
-    __builtin_memcpy(head, p, 2);
-    if (type == DTYPE_Q4_1)
+    uint8_t *head = (uint8_t *)panel_head(type, panel, blocks, b) + number * lane;
+    for (int j = 0; j < words; j++)
+        __builtin_memcpy(q + 64 * j, p + BLOCK_CODES(type) + 4 * j, 4);
+    __builtin_memcpy(head, p, (size_t)number);
+    if (HAS_MINIMUM(type))
         __builtin_memcpy(head + 2 * PANEL, p + 2, 2);
+    if (HIGH_BITS(type)) {
+        const uint32_t fifth = load_u32(p + BLOCK_HEAD(type));
+        uint32_t word = 0;
+        for (int i = 0; i < 8; i++) /* four bits become the lowest ones of four bytes */
+            word |= ((fifth >> 4 * i & 15) * 0x00204081u & 0x01010101u) << i;
+        __builtin_memcpy(q + 64 * words, &word, 4);
+    }
 }
 
 /* Copies row `row` of w into its lane, or clears lane `row` if the matrix ends before it. */

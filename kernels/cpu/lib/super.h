@@ -23,9 +23,6 @@
 #define ROW_BYTES(t, k) ((int64_t)(k) / DTYPE_BLOCK(t) * DTYPE_BYTES(t))
 /* Halves of a block that have a scale each. */
 #define HALVES(t) ((t) == DTYPE_Q6_K ? 2 : 1)
-/* Formats that add a minimum, and the code in the middle of those there are. */
-#define HAS_MINIMUM(t) ((t) == DTYPE_Q4_1 || (t) == DTYPE_Q4_K || (t) == DTYPE_Q5_K)
-#define MIDDLE_CODE(t) ((t) == DTYPE_Q8_0 ? 0 : (t) == DTYPE_Q6_K ? 32 : (t) == DTYPE_Q5_K ? 16 : 8)
 
 /* ---- integers ------------------------------------------------------------------------------ */
 
@@ -47,14 +44,13 @@ enum {
 /* The same of the bits above them: two in Q6_K, one in Q5_K. */
 #define SUPER_HIGH(t, j) ((t) == DTYPE_Q6_K ? SUPER_UPPER + (j) / 4 * 32 : SUPER_FIFTH)
 #define SUPER_HIGH_SHIFT(t, j) ((t) == DTYPE_Q6_K ? (j) % 4 * 2 : (j))
-#define SUPER_HIGH_BITS(t) ((t) == DTYPE_Q6_K ? 2 : (t) == DTYPE_Q5_K ? 1 : 0)
 
 /* Codes 4 i .. 4 i + 3 of block j of the super-block at p, a byte each: as they are stored. */
 INLINE uint32_t super_quad(const int type, const uint8_t *p, int j, int i)
 {
     uint32_t q = load_u32(p + SUPER_LOW(type, j) + 4 * i) >> SUPER_LOW_SHIFT(type, j);
     q &= 0x0f0f0f0f;
-    if (SUPER_HIGH_BITS(type)) {
+    if (HIGH_BITS(type)) {
         uint32_t high = load_u32(p + SUPER_HIGH(type, j) + 4 * i) >> SUPER_HIGH_SHIFT(type, j);
         q |= (high & (type == DTYPE_Q6_K ? 0x03030303u : 0x01010101u)) << 4;
     }
@@ -79,7 +75,7 @@ INLINE void super_factors(const int type, const uint8_t *p, uint8_t of[16])
 /* ---- floats -------------------------------------------------------------------------------- */
 
 /* super_field(): bits [shift, shift + bits) of every byte. super_above(): with those of `high` four
- * bits further up. super_less(): n less. super_sides(): `a` in lanes 0 to 7, `b` in the others. */
+ * bits further up. super_sides(): `a` in lanes 0 to 7, `b` in the others. */
 
 #if ISA >= ISA_NEON
 
@@ -92,11 +88,6 @@ INLINE bytes16 super_field(bytes16 b, int shift, int bits)
 INLINE bytes16 super_above(bytes16 low, bytes16 high)
 {
     return vorrq_s8(low, vshlq_n_s8(high, 4));
-}
-
-INLINE bytes16 super_less(bytes16 b, int n)
-{
-    return vsubq_s8(b, vdupq_n_s8((int8_t)n));
 }
 
 INLINE vf super_sides(float a, float b)
@@ -114,11 +105,6 @@ INLINE bytes16 super_field(bytes16 b, int shift, int bits)
 INLINE bytes16 super_above(bytes16 low, bytes16 high)
 {
     return _mm_or_si128(low, _mm_slli_epi16(high, 4));
-}
-
-INLINE bytes16 super_less(bytes16 b, int n)
-{
-    return _mm_sub_epi8(b, _mm_set1_epi8((char)n));
 }
 
 INLINE vf super_sides(float a, float b)
@@ -144,13 +130,6 @@ INLINE bytes16 super_above(bytes16 low, bytes16 high)
     for (int i = 0; i < LANES; i++)
         low.l[i] = (int8_t)(low.l[i] | high.l[i] << 4);
     return low;
-}
-
-INLINE bytes16 super_less(bytes16 b, int n)
-{
-    for (int i = 0; i < LANES; i++)
-        b.l[i] = (int8_t)(b.l[i] - n);
-    return b;
 }
 
 INLINE vf super_sides(float a, float b)
@@ -179,12 +158,12 @@ INLINE bytes16 super_codes(const int type, const uint8_t *p, int j, int h)
 {
     bytes16 q = block_bytes(p + SUPER_LOW(type, j) + LANES * h);
     q = super_field(q, SUPER_LOW_SHIFT(type, j), 4);
-    if (SUPER_HIGH_BITS(type)) {
+    if (HIGH_BITS(type)) {
         bytes16 high = block_bytes(p + SUPER_HIGH(type, j) + LANES * h);
-        high = super_field(high, SUPER_HIGH_SHIFT(type, j), SUPER_HIGH_BITS(type));
+        high = super_field(high, SUPER_HIGH_SHIFT(type, j), HIGH_BITS(type));
         q = super_above(q, high);
     }
-    return type == DTYPE_Q6_K ? super_less(q, 32) : q;
+    return type == DTYPE_Q6_K ? block_less(q, 32) : q;
 }
 
 #if ISA >= ISA_AVX512 && ISA < ISA_NEON

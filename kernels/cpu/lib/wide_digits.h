@@ -41,11 +41,11 @@
 #define DIGIT_MIDDLE(type) DIGIT_FIRST(HALVES(type))
 #define DIGIT_BLOCK(type) (DIGIT_MIDDLE(type) + (HAS_MINIMUM(type) ? 64 : 0))
 /* Whether sums are converted before digit d, which they would outgrow. */
-#define DIGIT_ANEW(type, d) ((type) == DTYPE_Q8_0 && (d) == 2)
+#define DIGIT_ANEW(type, d) (CODE_BITS(type) == 8 && (d) == 2)
 /* Whether there are codes of 5 or 6 bits, whose sums would outgrow three digits. */
-#define DIGIT_FULL  \
-    (DIGITS == 3 && \
-     (SUPER_HIGH_BITS(WTYPE) || SUPER_HIGH_BITS(WTYPE_2) || SUPER_HIGH_BITS(WTYPE_3)))
+#define DIGIT_CLOSE(type) (CODE_BITS(type) == 5 || CODE_BITS(type) == 6)
+#define DIGIT_FULL \
+    (DIGITS == 3 && (DIGIT_CLOSE(WTYPE) || DIGIT_CLOSE(WTYPE_2) || DIGIT_CLOSE(WTYPE_3)))
 
 INLINE int64_t wide_panel_bytes(const int type)
 {
@@ -66,7 +66,7 @@ INLINE void wide_expand_block(const int type, const struct panel_source *s, int 
         __m512i sum = _mm512_setzero_si512();
         UNROLLED
         for (int i = h * n; i < h * n + n; i++) {
-            q[i] = _mm512_sub_epi8(q[i], _mm512_set1_epi8(MIDDLE_CODE(type)));
+            q[i] = _mm512_sub_epi8(q[i], _mm512_set1_epi8((char)MIDDLE_CODE(type)));
             sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8((char)128), q[i]);
             _mm512_store_si512(to + 64 * i, q[i]);
         }
