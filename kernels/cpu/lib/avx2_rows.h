@@ -29,6 +29,32 @@ INLINE __m256 block_eight(const int type, const uint8_t *p)
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
 }
 
+/* Numbers 8 h .. 8 h + 7 and 16 + 8 h .. of a block as block_numbers() has them, from the bytes q,
+ * whose nibbles they are. */
+INLINE void block_eight_nibbles(const int type, bytes16 q, uint32_t fifth, const int h,
+                                __m256i n[2])
+{
+    if (TABLE_TYPE(type)) {
+        n[0] = _mm256_cvtepi8_epi32(block_look_up(block_low(q), CODE_TABLE(type)));
+        n[1] = _mm256_cvtepi8_epi32(block_look_up(block_high(q), CODE_TABLE(type)));
+        return;
+    }
+    const __m256i bytes = _mm256_cvtepu8_epi32(q), lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    n[0] = _mm256_and_si256(bytes, _mm256_set1_epi32(15));
+    n[1] = _mm256_srli_epi32(bytes, 4);
+    UNROLLED
+    for (int i = 0; i < 2; i++) {
+        const int first = 8 * h + 16 * i - 4; /* to be bit 4 */
+        if (HIGH_BITS(type)) {
+            __m256i bits = _mm256_set1_epi32((int)(first < 0 ? fifth << 4 : fifth));
+            bits = _mm256_and_si256(_mm256_srlv_epi32(bits, first < 0 ? lane : _mm256_add_epi32(lane, _mm256_set1_epi32(first))), _mm256_set1_epi32(16));
+            n[i] = _mm256_or_si256(n[i], bits);
+        }
+        if (!HAS_MINIMUM(type))
+            n[i] = _mm256_sub_epi32(n[i], _mm256_set1_epi32(MIDDLE_CODE(type)));
+    }
+}
+
 /* Weights 8 h .. 8 h + 7 and 16 + 8 h .. of a block, as block_load_scaled() has them. */
 INLINE void block_load_half(const int type, const uint8_t *p, const float *scale, const int h,
                             __m256 w[2])
@@ -44,13 +70,12 @@ INLINE void block_load_half(const int type, const uint8_t *p, const float *scale
         return;
     }
     const bytes16 q = _mm_loadl_epi64((const __m128i *)(p + BLOCK_CODES(type) + 8 * h));
-    uint32_t fifth = HIGH_BITS(type) ? load_u32(p + BLOCK_HEAD(type)) >> 8 * h : 0;
-    fifth = (fifth & 255) | (fifth >> 8 & 0xff00);
-    const bytes16 n = block_numbers(type, _mm_unpacklo_epi64(block_low(q), block_high(q)), fifth);
     const __m256 d = _mm256_broadcast_ss(scale);
+    __m256i n[2];
+    block_eight_nibbles(type, q, HIGH_BITS(type) ? load_u32(p + BLOCK_HEAD(type)) : 0, h, n);
     UNROLLED
     for (int i = 0; i < 2; i++) {
-        w[i] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(i ? _mm_srli_si128(n, 8) : n));
+        w[i] = _mm256_cvtepi32_ps(n[i]);
         w[i] = HAS_MINIMUM(type) ? _mm256_fmadd_ps(d, w[i], _mm256_broadcast_ss(scale + 1))
                                  : _mm256_mul_ps(d, w[i]);
     }

@@ -374,16 +374,22 @@ INLINE void block_nibbles(const int type, const uint8_t *p, const float *scale, 
     vf add = HAS_MINIMUM(type) ? vf_set(scale[1]) : vf_zero();
     vf low = HAS_MINIMUM(type) ? vf_fma(d, number, add) : vf_mul(d, number);
     __m512i q = _mm512_cvtepu8_epi32(block_bytes(p + BLOCK_CODES(type)));
-    w[0] = _mm512_permutexvar_ps(q, low);
-    w[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(q, 4), low);
-    if (HIGH_BITS(type)) {
-        const uint32_t fifth = load_u32(p + BLOCK_HEAD(type));
-        number = vf_add(number, sixteen);
-        vf high = HAS_MINIMUM(type) ? vf_fma(d, number, add) : vf_mul(d, number);
-        w[0] = _mm512_mask_permutexvar_ps(w[0], (__mmask16)fifth, q, high);
-        w[1] = _mm512_mask_permutexvar_ps(w[1], (__mmask16)(fifth >> 16),
-                                          _mm512_srli_epi32(q, 4), high);
+    __m512i q2 = _mm512_srli_epi32(q, 4);
+    if (!HIGH_BITS(type)) {
+        w[0] = _mm512_permutexvar_ps(q, low);
+        w[1] = _mm512_permutexvar_ps(q2, low);
+        return;
     }
+    number = vf_add(number, sixteen);
+    vf high = HAS_MINIMUM(type) ? vf_fma(d, number, add) : vf_mul(d, number);
+    const __m512i lane = _mm512_setr_epi32(-4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11);
+    const __m512i four = _mm512_set1_epi32(15);
+    __m512i fifth = _mm512_set1_epi32((int)load_u32(p + BLOCK_HEAD(type)));
+    fifth = _mm512_rorv_epi32(fifth, lane);
+    q = _mm512_ternarylogic_epi32(four, q, fifth, 0xca);
+    q2 = _mm512_ternarylogic_epi32(four, q2, _mm512_srli_epi32(fifth, 16), 0xca);
+    w[0] = _mm512_permutex2var_ps(low, q, high);
+    w[1] = _mm512_permutex2var_ps(low, q2, high);
 }
 
 #else
