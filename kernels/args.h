@@ -76,7 +76,8 @@ enum {
 #define DTYPE_NUMBER(t, number, name, block, bytes) DTYPE_##name = number,
 enum dtype { DTYPES(DTYPE_NUMBER, 0) DTYPE_COUNT };
 
-/* What the four bits of IQ4_NL and IQ4_XS stand for; of MXFP4 twice that, as whole numbers: w = 2^(e
+/* What the four bits of IQ4_NL and IQ4_XS stand for; of MXFP4 twice that, as whole numbers: w =
+ * 2^(e
  * - 128) times one of them, and the bits of that float. */
 #define IQ4_VALUES -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
 #define MXFP4_VALUES 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
@@ -94,12 +95,12 @@ enum dtype { DTYPES(DTYPE_NUMBER, 0) DTYPE_COUNT };
  * those of six bits or fewer also by AVX2.
  */
 #define ROW_BLOCK 32
-#define TABLE_TYPE(t) ((t) == DTYPE_IQ4_NL || (t) == DTYPE_MXFP4)
-#define BLOCK_TYPE(t) ((t) <= DTYPE_Q5_1 || TABLE_TYPE(t))
-#define SUPER_TYPE(t) ((t) >= DTYPE_Q4_K && (t) <= DTYPE_Q5_K)
+#define TABLE_TYPE(t) ((t) == DTYPE_IQ4_NL || (t) == DTYPE_IQ4_XS || (t) == DTYPE_MXFP4)
+#define BLOCK_TYPE(t) ((t) <= DTYPE_Q5_1 || (t) == DTYPE_IQ4_NL || (t) == DTYPE_MXFP4)
+#define SUPER_TYPE(t) (((t) >= DTYPE_Q4_K && (t) <= DTYPE_Q3_K) || (t) == DTYPE_IQ4_XS)
 #define ROW_TYPE(t) (BLOCK_TYPE(t) || SUPER_TYPE(t))
 #define PANEL_TYPE(t) (ROW_TYPE(t) && (t) >= DTYPE_Q8_0)
-#define SMALL_TYPE(t) (PANEL_TYPE(t) && (t) != DTYPE_Q8_0 && (t) != DTYPE_IQ4_NL)
+#define SMALL_TYPE(t) (PANEL_TYPE(t) && (t) != DTYPE_Q8_0 && (!TABLE_TYPE(t) || (t) == DTYPE_MXFP4))
 
 /* A weight matrix [rows, cols]. `data` is the model's own format, row after row without padding.
  * `packed` is the copy made by the kernel's own pack function, or null if it declares none. */

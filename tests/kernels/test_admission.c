@@ -117,7 +117,8 @@ static int keep_references(const struct shop *s, struct err *err)
 /* Starts of models in other formats, of all these in turn. */
 static int admit_others(struct shop *s, const char *only, struct err *err)
 {
-    static const enum dtype formats[] = {DTYPE_Q4_K, DTYPE_Q6_K, DTYPE_Q5_0, DTYPE_MXFP4};
+    static const enum dtype formats[] = {DTYPE_Q4_K,  DTYPE_Q6_K, DTYPE_Q5_0,
+                                         DTYPE_MXFP4, DTYPE_Q2_K, DTYPE_IQ4_XS};
     enum { FORMATS = sizeof formats / sizeof *formats };
     for (int k = 0; k < FORMATS; k++) {
         shop_model(s, formats[k]);
@@ -125,7 +126,8 @@ static int admit_others(struct shop *s, const char *only, struct err *err)
             return -1;
         for (int i = 0; i < template_count(); i++) {
             const struct template *t = template_at(i);
-            if (t->machine == MACHINE_CPU && i % FORMATS == k && (!only || strcmp(only, t->id) == 0))
+            if (t->machine == MACHINE_CPU && i % FORMATS == k &&
+                (!only || strcmp(only, t->id) == 0))
                 admit_start(s, t);
         }
     }

@@ -94,6 +94,30 @@ static void ignore_q6_k(uint8_t *block, int k)
     *high = (uint8_t)((*high & ~(3 << 2 * quarter)) | 2 << 2 * quarter);
 }
 
+/* Value k % 256 of a super-block of two bits a byte weighs 0: of Q3_K its code is 4, of which the
+ * third bit is elsewhere; of Q2_K it is 2, where the minimum has the scale's number and dmin is 2
+ * d.
+ */
+static void ignore_pairs(uint8_t *block, int k, bool three)
+{
+    const int half = k % 256 / 128, quarter = k % 128 / BLOCK;
+    uint8_t *two = block + (three ? 32 : 16) + half * BLOCK + k % BLOCK;
+    *two = (uint8_t)((*two & ~(3 << 2 * quarter)) | (three ? 0 : 2) << 2 * quarter);
+    if (three) {
+        block[k % BLOCK] |= (uint8_t)(1 << k % 256 / BLOCK);
+        return;
+    }
+    cancel(block + 80, block + 82, 1, false);
+    for (int i = 0; i < 16; i++)
+        block[i] = (uint8_t)((block[i] & 15) * 17);
+}
+
+/* Value k % 256 of a super-block of IQ4_XS weighs the least. */
+static void ignore_iq4_xs(uint8_t *block, int k)
+{
+    put_nibble(block + 8 + k % 256 / BLOCK * 16 + k % 16, k % BLOCK / 16, 8);
+}
+
 /* Column k of every row of w weighs 0. */
 static void ignore_column(const struct weight *w, uint8_t *data, int k)
 {
@@ -103,6 +127,10 @@ static void ignore_column(const struct weight *w, uint8_t *data, int k)
                          k / dtype_block(type) * dtype_block_bytes(type);
         if (type == DTYPE_Q6_K)
             ignore_q6_k(block, k);
+        else if (type == DTYPE_Q2_K || type == DTYPE_Q3_K)
+            ignore_pairs(block, k, type == DTYPE_Q3_K);
+        else if (type == DTYPE_IQ4_XS)
+            ignore_iq4_xs(block, k);
         else if (dtype_block(type) == BLOCK)
             ignore_block(block, type, k);
         else
@@ -136,13 +164,13 @@ static void make_sinks(struct out_args *a, uint8_t *w)
 static void make_full(struct out_args *a, uint8_t *w)
 {
     const enum dtype type = (enum dtype)a->w.type;
-    const int size = dtype_block_bytes(type), end = type == DTYPE_Q6_K ? 192 : size;
-    const int from = type == DTYPE_Q6_K                               ? 0
-                     : dtype_block(type) > BLOCK                      ? 16
-                     : type == DTYPE_Q4_1                             ? 4
-                     : type == DTYPE_Q5_1                             ? 4
-                     : type == DTYPE_MXFP4                            ? 1
-                                                                      : 2;
+    static const uint8_t codes[DTYPE_COUNT][2] = {
+        /* where they begin and end in a block */
+        [DTYPE_Q4_1] = {4, 20},   [DTYPE_Q5_0] = {2, 22},   [DTYPE_Q5_1] = {4, 24},
+        [DTYPE_Q4_K] = {16, 144}, [DTYPE_Q6_K] = {0, 192},  [DTYPE_Q5_K] = {16, 176},
+        [DTYPE_Q2_K] = {16, 80},  [DTYPE_Q3_K] = {0, 96},   [DTYPE_IQ4_NL] = {2, 18},
+        [DTYPE_MXFP4] = {1, 17},  [DTYPE_IQ4_XS] = {8, 136}};
+    const int size = dtype_block_bytes(type), from = codes[type][0], end = codes[type][1];
     const int least = type == DTYPE_MXFP4 ? 0xff : 0; /* -12, by its sign and all other bits */
     int64_t blocks = (int64_t)a->w.rows * a->w.cols / dtype_block(type);
     for (int64_t b = 0; b < blocks; b++)
@@ -246,7 +274,8 @@ static bool try_starts(struct shop *s, int m)
 int main(void)
 {
     static const enum dtype formats[] = {DTYPE_Q4_1, DTYPE_Q4_K, DTYPE_Q5_K,   DTYPE_Q6_K,
-                                         DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_IQ4_NL, DTYPE_MXFP4};
+                                         DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_IQ4_NL, DTYPE_MXFP4,
+                                         DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_IQ4_XS};
     static const int tokens[] = {8, 32, 256};
     struct shop s;
     struct err err = {""};

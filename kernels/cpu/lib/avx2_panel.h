@@ -13,18 +13,14 @@
 #ifndef WHET_KERNELS_CPU_LIB_AVX2_PANEL_H
 #define WHET_KERNELS_CPU_LIB_AVX2_PANEL_H
 
-/* Adds the bits that codes have above their nibbles, from p. */
-INLINE void panel_high(const int type, const uint8_t *p, __m256i w[8])
+/* Bits of codes, `bits` of each at p, that are to lie from bit `to` on: the eighth vector i of
+ * them. */
+INLINE __m256i panel_bits(const uint8_t *p, const int bits, const int to, const int i)
 {
-    const int bits = HIGH_BITS(type), step = bits == 2 ? 4 : 8;
-    const __m256i mask = _mm256_set1_epi8(bits == 2 ? 0x30 : 0x10);
-    UNROLLED
-    for (int i = 0; i < 8; i++) {
-        __m256i high = _mm256_load_si256((const __m256i *)(p + i / step * 64));
-        const int left = 4 - i % step * bits;
-        high = left >= 0 ? _mm256_slli_epi16(high, left) : _mm256_srli_epi16(high, -left);
-        w[i] = _mm256_or_si256(w[i], _mm256_and_si256(high, mask));
-    }
+    const int step = 8 / bits, left = to - i % step * bits;
+    __m256i v = _mm256_load_si256((const __m256i *)(p + i / step * 64));
+    v = left >= 0 ? _mm256_slli_epi16(v, left) : _mm256_srli_epi16(v, -left);
+    return _mm256_and_si256(v, _mm256_set1_epi8((char)(((1 << bits) - 1) << to)));
 }
 
 /* Nibbles of a TABLE_TYPE become the codes that they stand for. */
@@ -43,13 +39,17 @@ INLINE void panel_load8(const int type, const uint8_t *panel, int b, const int s
     const uint8_t *p = panel + (int64_t)b * PANEL_QUANTS(type) + 32 * s;
     const __m256i low = _mm256_set1_epi8(15);
     UNROLLED
-    for (int j = 0; j < 4; j++) {
-        __m256i q = _mm256_load_si256((const __m256i *)(p + 64 * j));
-        w[j] = _mm256_and_si256(q, low);
-        w[j + 4] = _mm256_and_si256(_mm256_srli_epi16(q, 4), low);
+    for (int i = 0; i < 8; i++) {
+        if (LOW_BITS(type) == 2) {
+            w[i] = panel_bits(p, 2, 0, i);
+        } else {
+            w[i] = _mm256_load_si256((const __m256i *)(p + 64 * (i % 4)));
+            w[i] = _mm256_and_si256(i < 4 ? w[i] : _mm256_srli_epi16(w[i], 4), low);
+        }
+        if (HIGH_BITS(type))
+            w[i] = _mm256_or_si256(
+                w[i], panel_bits(p + 64 * LOW_BITS(type), HIGH_BITS(type), LOW_BITS(type), i));
     }
-    if (HIGH_BITS(type))
-        panel_high(type, p + 256, w);
     if (TABLE_TYPE(type))
         panel_look_up(type, w);
 }
@@ -65,11 +65,12 @@ INLINE __m256i panel_fours(const __m256i *w, const int32_t *x, const int n)
 }
 
 /* Lane i is the sum over half h of a block, or all of it, of the codes of row i, less the middle
- * one (8, 16 or 32), times a digit, whose own sum is `total`. */
+ * one, times a digit, whose own sum is `total`. */
 INLINE __m256i panel_sum(const int type, const __m256i w[8], const int h, const int8_t *digit,
                          int32_t total)
 {
-    const int n = 8 / HALVES(type), fit = 8 >> (CODE_BITS(type) - 4);
+    const int n = 8 / HALVES(type), room = CODE_BITS(type) > 4 ? 8 >> (CODE_BITS(type) - 4) : 8;
+    const int fit = room < n ? room : n;
     const int32_t *x = (const int32_t *)digit + h * n;
     __m256i sum = panel_fours(w + h * n, x, fit);
     UNROLLED
@@ -116,22 +117,24 @@ INLINE __m256 panel_bytes8(const uint8_t *p)
 /* For rows 8 s .. of block b: its scale, or those of its halves, and what its weights have in the
  * middle of their codes. */
 INLINE void panel_scales8(const int type, const uint8_t *panel, int blocks, int b, const int s,
-                          __m256 scale[2], __m256 *middle)
+                          __m256 scale[2], __m256 middle[2])
 {
     const uint8_t *head = panel_head(type, panel, blocks, b) + 8 * PANEL_NUMBER(type) * s;
     const __m256 d = type == DTYPE_MXFP4 ? panel_exponents(head) : panel_halves(head);
     const __m256 centre = _mm256_set1_ps(MIDDLE_CODE(type));
-    scale[0] = scale[1] = *middle = d;
-    if (SUPER_TYPE(type)) {
-        const uint8_t *factor = panel_factors(type, panel, blocks, b) + 8 * s;
-        const __m256 two = panel_bytes8(factor + PANEL);
-        scale[0] = _mm256_mul_ps(d, panel_bytes8(factor));
-        scale[1] = _mm256_mul_ps(d, two);
+    const __m256 m = HAS_MINIMUM(type) ? panel_halves(head + 2 * PANEL) : d;
+    scale[0] = scale[1] = d;
+    middle[0] = middle[1] = _mm256_fmadd_ps(d, centre, m);
+    if (!SUPER_TYPE(type))
+        return;
+    const uint8_t *factor = panel_factors(type, panel, blocks, b) + 8 * s;
+    const int halves = HALVES(type);
+    UNROLLED
+    for (int h = 0; h < halves; h++, factor += PANEL) {
+        scale[h] = _mm256_mul_ps(d, panel_bytes8(factor));
         if (HAS_MINIMUM(type))
-            *middle = _mm256_fmsub_ps(scale[0], centre,
-                                      _mm256_mul_ps(panel_halves(head + 2 * PANEL), two));
-    } else if (HAS_MINIMUM(type)) {
-        *middle = _mm256_fmadd_ps(d, centre, panel_halves(head + 2 * PANEL));
+            middle[h] = _mm256_fmsub_ps(scale[h], centre,
+                                        _mm256_mul_ps(m, panel_bytes8(factor + halves * PANEL)));
     }
 }
 
@@ -165,18 +168,20 @@ INLINE void panel_block(const int type, const int d, const uint8_t *panel, int b
     UNROLLED
     for (int s = 0; s < 2; s++) {
         __m256i w[8];
-        __m256 scale[2], middle;
+        __m256 scale[2], middle[2];
         NO_SOONER();
         panel_load8(type, panel, b, s, w);
-        panel_scales8(type, panel, blocks, b, s, scale, &middle);
+        panel_scales8(type, panel, blocks, b, s, scale, middle);
         UNROLLED
         for (int t = 0; t < tokens; t++) {
             __m256 v = s ? acc[t].b : acc[t].a;
             UNROLLED
-            for (int h = 0; h < halves; h++)
+            for (int h = 0; h < halves; h++) {
                 v = panel_half(type, d, w, h, b, x + t, scale[h], v);
-            if (HAS_MINIMUM(type))
-                v = _mm256_fmadd_ps(middle, _mm256_set1_ps(x[t].sum[b]), v);
+                if (HAS_MINIMUM(type))
+                    v = _mm256_fmadd_ps(middle[h], _mm256_set1_ps(digits_sum(type, x + t, b, h)),
+                                        v);
+            }
             if (s)
                 acc[t].b = v;
             else

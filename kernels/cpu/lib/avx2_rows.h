@@ -47,7 +47,10 @@ INLINE void block_eight_nibbles(const int type, bytes16 q, uint32_t fifth, const
         const int first = 8 * h + 16 * i - 4; /* to be bit 4 */
         if (HIGH_BITS(type)) {
             __m256i bits = _mm256_set1_epi32((int)(first < 0 ? fifth << 4 : fifth));
-            bits = _mm256_and_si256(_mm256_srlv_epi32(bits, first < 0 ? lane : _mm256_add_epi32(lane, _mm256_set1_epi32(first))), _mm256_set1_epi32(16));
+            bits = _mm256_and_si256(
+                _mm256_srlv_epi32(
+                    bits, first < 0 ? lane : _mm256_add_epi32(lane, _mm256_set1_epi32(first))),
+                _mm256_set1_epi32(16));
             n[i] = _mm256_or_si256(n[i], bits);
         }
         if (!HAS_MINIMUM(type))
@@ -93,9 +96,11 @@ INLINE void row_load_half(const int type, const uint8_t *p, const int j, const f
     for (int i = 0; i < 2; i++) {
         bytes16 q = super_codes(type, p, j, i);
         w[i] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(h ? _mm_srli_si128(q, 8) : q));
-        w[i] = type == DTYPE_Q6_K ? _mm256_mul_ps(_mm256_broadcast_ss(scale + 2 * j + i), w[i])
-                                  : _mm256_fmadd_ps(_mm256_broadcast_ss(scale + j), w[i],
-                                                    _mm256_broadcast_ss(scale + 8 + j));
+        const __m256 d = _mm256_broadcast_ss(scale + SUPER_SCALE(type, j, i));
+        w[i] =
+            HAS_MINIMUM(type)
+                ? _mm256_fmadd_ps(d, w[i], _mm256_broadcast_ss(scale + SUPER_MINIMUM(type, j, i)))
+                : _mm256_mul_ps(d, w[i]);
     }
 }
 
@@ -112,8 +117,8 @@ INLINE void rows_half_add(__m256 acc[TOKENS_MOST], const __m256 w[2], const floa
 
 /* Half h of `rows` rows' sums += `run` blocks from `w` times those of x; scale[r]: row r's. */
 INLINE void rows_half(const int type, const uint8_t *w, int64_t stride, const int rows,
-                      const float (*scale)[2 * SCALE_RUN], const int run, const float *x,
-                      int64_t ldx, const int tokens, const int h, const int ahead, row_sums *sum)
+                      const float (*scale)[RUN_SCALES], const int run, const float *x, int64_t ldx,
+                      const int tokens, const int h, const int ahead, row_sums *sum)
 {
     const int together = BLOCKS_TOGETHER(type);
     __m256 acc[ROWS_MOST][TOKENS_MOST];
@@ -149,14 +154,14 @@ INLINE void rows_run(const int type, const uint8_t *w, int64_t stride, const int
                      const int run, const float *x, int64_t ldx, const int tokens, const int ahead,
                      row_sums *sum)
 {
-    float scale[ROWS_MOST][2 * SCALE_RUN];
+    float scale[ROWS_MOST][RUN_SCALES];
     UNROLLED
     for (int r = 0; r < rows; r++)
         row_scales(type, w + r * stride, run, scale[r]);
     UNROLLED
     for (int h = 0; h < 2; h++)
-        rows_half(type, w, stride, rows, (const float(*)[2 * SCALE_RUN]) scale, run, x, ldx, tokens,
-                  h, ahead, sum);
+        rows_half(type, w, stride, rows, (const float(*)[RUN_SCALES])scale, run, x, ldx, tokens, h,
+                  ahead, sum);
 }
 
 /* y[t * ldy + r] = row r . token t for r < count, up to ROWS_TOGETHER, and t < tokens, with `rows`

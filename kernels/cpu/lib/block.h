@@ -23,15 +23,19 @@ enum { BLOCK = ROW_BLOCK };
 #define BLOCK_BYTES(t) (BLOCK / DTYPE_BLOCK(t) * DTYPE_BYTES(t))
 
 /* Formats that add a minimum. */
-#define HAS_MINIMUM(t) \
-    ((t) == DTYPE_Q4_1 || (t) == DTYPE_Q5_1 || (t) == DTYPE_Q4_K || (t) == DTYPE_Q5_K)
-/* The bits that codes have above their nibbles; all of them, where a code is what is multiplied:
- * w = d (code - middle), or d code + minimum. Of a TABLE_TYPE that is what four bits are looked up
- * as, with the middle added to have no sign. */
-#define HIGH_BITS(t) \
-    ((t) == DTYPE_Q6_K ? 2 : (t) == DTYPE_Q5_0 || (t) == DTYPE_Q5_1 || (t) == DTYPE_Q5_K ? 1 : 0)
-#define CODE_BITS(t) \
-    ((t) == DTYPE_Q8_0 || (t) == DTYPE_IQ4_NL ? 8 : (t) == DTYPE_MXFP4 ? 5 : 4 + HIGH_BITS(t))
+#define HAS_MINIMUM(t)                                                                   \
+    ((t) == DTYPE_Q4_1 || (t) == DTYPE_Q5_1 || (t) == DTYPE_Q4_K || (t) == DTYPE_Q5_K || \
+     (t) == DTYPE_Q2_K)
+/* Stored codes are bytes, nibbles or pairs of bits, and in some formats have more bits elsewhere.
+ */
+#define LOW_BITS(t) ((t) == DTYPE_Q8_0 ? 8 : (t) == DTYPE_Q2_K || (t) == DTYPE_Q3_K ? 2 : 4)
+#define HIGH_BITS(t)                                                                        \
+    ((t) == DTYPE_Q6_K                                                                  ? 2 \
+     : (t) == DTYPE_Q5_0 || (t) == DTYPE_Q5_1 || (t) == DTYPE_Q5_K || (t) == DTYPE_Q3_K ? 1 \
+                                                                                        : 0)
+/* Bits of what is multiplied, w = d (code - middle) or d code + minimum: of a TABLE_TYPE the number
+ * that four bits are looked up as, with the middle added so that it has no sign. */
+#define CODE_BITS(t) ((t) == DTYPE_MXFP4 ? 5 : TABLE_TYPE(t) ? 8 : LOW_BITS(t) + HIGH_BITS(t))
 /* Codes of Q8_0 have a sign. */
 #define MIDDLE_CODE(t) ((t) == DTYPE_Q8_0 ? 0 : 1 << (CODE_BITS(t) - 1))
 
@@ -88,8 +92,8 @@ INLINE float half_float(uint16_t h)
 
 enum { SCALE_RUN = 16 }; /* blocks */
 
-/* Floats of scale a block has: d, and m of Q4_1 and Q5_1; their bytes, which come first; and how far
- * on codes are. */
+/* Floats of scale a block has: d, and m of Q4_1 and Q5_1; their bytes, which come first; and how
+ * far on codes are. */
 #define SCALES(t) (!PANEL_TYPE(t) || SUPER_TYPE(t) ? 0 : HAS_MINIMUM(t) ? 2 : 1)
 #define BLOCK_HEAD(t) ((t) == DTYPE_MXFP4 ? 1 : 2 * SCALES(t))
 #define BLOCK_CODES(t) (BLOCK_HEAD(t) + 4 * HIGH_BITS(t))
@@ -163,7 +167,7 @@ INLINE void scales_load(const int type, const uint8_t *p, int blocks, float *sca
  * byte i where bit i is set, block_look_up() takes what a table of 16 has for each. */
 
 static const int8_t iq4_table[16] = {IQ4_VALUES}, mxfp4_table[16] = {MXFP4_VALUES};
-#define CODE_TABLE(t) ((t) == DTYPE_IQ4_NL ? iq4_table : mxfp4_table)
+#define CODE_TABLE(t) ((t) == DTYPE_MXFP4 ? mxfp4_table : iq4_table)
 
 #if ISA >= ISA_NEON
 
