@@ -6,7 +6,7 @@
  *
  *   floats  [K][16]: w[k][row], exactly the dequantized value
  *   tiles   for AMX: [K/32][TILE_PARTS] tiles of 1 KB, a tile being 16 pairs of k by 16 rows of
- *           bf16. Quantized formats store the integer (q - 8, q), which bf16 holds exactly, and
+ *           bf16. Quantized formats store the integer, centred, which bf16 holds exactly, and
  *           beside it the block's scales as floats; bf16 has one part, f16 two and f32 three
  *           parts whose sum is the weight exactly (8 bits of significand each)
  *

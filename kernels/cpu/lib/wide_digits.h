@@ -9,15 +9,16 @@
  * with unit[b] a power of two that lets the block's largest |X| fill D digits. All digits are
  * unsigned, as the instruction wants one of its factors: the offset leaves X through the first
  * value of the sums, -128 times the sum of a row's weights in the block, which is known when the
- * weights are expanded. Weights are the other factor, signed bytes: q - 8 or, of Q8_0, q.
+ * weights are expanded. Weights are the other factor, signed bytes: codes less the one in their
+ * middle.
  *
  * A digit's sum is shifted by 8 bits and the next digit's products are added on top, so one int32
  * ends up with the exact sum over the block and is converted once. Nothing is lost: integers wrap
  * around on the way, but the result fits, 32 * 2^23 * 8 at most for 4-bit weights and three digits;
- * those of Q8_0 are converted after two digits and again after the third. Blocks of Q6_K have a
- * scale for each half, which is summed and converted by itself. Its sums, 16 * 2^23 * 32, and those
- * of Q5_K fit if the mean |X| of half a block is below 2^22: where it is not, all values are of
- * much the same size, and X has a bit less.
+ * bytes, which Q8_0 has and IQ4_NL and IQ4_XS stand for, are converted after two digits and again
+ * after the third. Blocks with a scale for each half are summed and converted by halves. Sums of 6
+ * bits in halves, 16 * 2^23 * 32, and of 5 bits in whole blocks fit if the mean |X| of half a block
+ * is below 2^22: where it is not, all values are of much the same size, and X has a bit less.
  *
  * Three digits keep 22 bits below a block's largest value. That is about what a float sum of
  * hundreds of products keeps, but the neighbours of an outlier would lose more. So a token's block
