@@ -285,10 +285,8 @@ static void dequant_q3_k(const uint8_t *b, float *w)
     }
 }
 
-const float iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                              1,    13,   25,  38,  53,  69,  89,  113};
-/* Twice the numbers that four bits stand for, as the scale is halved: whole ones. */
-const float mxfp4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+const float iq4_values[16] = {IQ4_VALUES};
+const float mxfp4_values[16] = {MXFP4_VALUES};
 
 static void dequant_table(const uint8_t *q, float d, const float *table, float *w)
 {

@@ -42,7 +42,7 @@ extern const float iq4_values[16], mxfp4_values[16];
 /* The scale of an MXFP4 block for mxfp4_values[]: 2^(e - 128). */
 static inline float mxfp4_scale(uint8_t e)
 {
-    uint32_t bits = e < 2 ? (uint32_t)0x00200000 << e : (uint32_t)(e - 1) << 23;
+    uint32_t bits = MXFP4_SCALE(e);
     float f;
     memcpy(&f, &bits, sizeof f);
     return f;

@@ -76,6 +76,13 @@ enum {
 #define DTYPE_NUMBER(t, number, name, block, bytes) DTYPE_##name = number,
 enum dtype { DTYPES(DTYPE_NUMBER, 0) DTYPE_COUNT };
 
+/* What the four bits of IQ4_NL and IQ4_XS stand for; of MXFP4 twice that, as whole numbers: w =
+ * 2^(e
+ * - 128) times one of them, and the bits of that float. */
+#define IQ4_VALUES -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
+#define MXFP4_VALUES 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
+#define MXFP4_SCALE(e) ((e) < 2 ? (uint32_t)0x00200000 << (e) : (uint32_t)((e)-1) << 23)
+
 /* Values of a block and its bytes, as constants: engine/quant.h has the functions for a host. */
 #define DTYPE_IF_BLOCK(t, number, name, block, bytes) (t) == number ? block:
 #define DTYPE_IF_BYTES(t, number, name, block, bytes) (t) == number ? bytes:
@@ -83,16 +90,17 @@ enum dtype { DTYPES(DTYPE_NUMBER, 0) DTYPE_COUNT };
 #define DTYPE_BYTES(t) (DTYPES(DTYPE_IF_BYTES, t) 0)
 
 /* What CPU templates read: rows in whole blocks of ROW_BLOCK values (cpu/lib/block.h), or of 256
- * that are eight such blocks with scales in common (cpu/lib/super.h). Integers are what can be
- * repacked in panels and multiplied in digits (cpu/lib/panel.h), those of six bits or fewer also by
- * AVX2.
+ * that are eight such blocks with scales in common (cpu/lib/super.h). Those of TABLE_TYPE look four
+ * bits up. Integers are what can be repacked in panels and multiplied in digits (cpu/lib/panel.h),
+ * those of six bits or fewer also by AVX2.
  */
 #define ROW_BLOCK 32
-#define BLOCK_TYPE(t) ((t) <= DTYPE_Q4_1)
-#define SUPER_TYPE(t) ((t) >= DTYPE_Q4_K && (t) <= DTYPE_Q5_K)
+#define TABLE_TYPE(t) ((t) == DTYPE_IQ4_NL || (t) == DTYPE_IQ4_XS || (t) == DTYPE_MXFP4)
+#define BLOCK_TYPE(t) ((t) <= DTYPE_Q5_1 || (t) == DTYPE_IQ4_NL || (t) == DTYPE_MXFP4)
+#define SUPER_TYPE(t) (((t) >= DTYPE_Q4_K && (t) <= DTYPE_Q3_K) || (t) == DTYPE_IQ4_XS)
 #define ROW_TYPE(t) (BLOCK_TYPE(t) || SUPER_TYPE(t))
-#define PANEL_TYPE(t) (((t) >= DTYPE_Q8_0 && (t) <= DTYPE_Q4_1) || SUPER_TYPE(t))
-#define SMALL_TYPE(t) (PANEL_TYPE(t) && (t) != DTYPE_Q8_0)
+#define PANEL_TYPE(t) (ROW_TYPE(t) && (t) >= DTYPE_Q8_0)
+#define SMALL_TYPE(t) (PANEL_TYPE(t) && (t) != DTYPE_Q8_0 && (!TABLE_TYPE(t) || (t) == DTYPE_MXFP4))
 
 /* A weight matrix [rows, cols]. `data` is the model's own format, row after row without padding.
  * `packed` is the copy made by the kernel's own pack function, or null if it declares none. */

@@ -69,20 +69,26 @@ static const char *const frame_functions_c[] = {"bits_float",
                                                 "block_brain16",
                                                 "block_bytes",
                                                 "block_eight",
+                                                "block_eight_nibbles",
+                                                "block_fifth",
                                                 "block_float16",
                                                 "block_half16",
                                                 "block_high",
                                                 "block_ints",
-                                                "block_less8",
+                                                "block_less",
                                                 "block_load",
                                                 "block_load_half",
                                                 "block_load_scaled",
+                                                "block_look_up",
                                                 "block_low",
                                                 "block_nibbles",
+                                                "block_numbers",
+                                                "block_scale",
                                                 "cache_row",
                                                 "exp4",
                                                 "exp8",
                                                 "exp_step",
+                                                "exponent_floats",
                                                 "float_bits",
                                                 "half_float",
                                                 "head_norm",
@@ -104,12 +110,12 @@ static const char *const frame_functions_c[] = {"bits_float",
                                                 "qkv_to",
                                                 "qkv_unit",
                                                 "qkv_weight",
+                                                "rotate",
                                                 "row_at",
                                                 "row_load",
                                                 "row_load_half",
                                                 "row_load_scaled",
                                                 "row_scales",
-                                                "rotate",
                                                 "rows_add",
                                                 "rows_dot",
                                                 "rows_dot_all",
@@ -124,13 +130,16 @@ static const char *const frame_functions_c[] = {"bits_float",
                                                 "super_above",
                                                 "super_codes",
                                                 "super_factors",
+                                                "super_factors_iq4",
+                                                "super_factors_k",
+                                                "super_factors_q3",
                                                 "super_field",
-                                                "super_less",
                                                 "super_load",
                                                 "super_look_up",
                                                 "super_quad",
                                                 "super_scales",
                                                 "super_sides",
+                                                "super_signed",
                                                 "vf_add",
                                                 "vf_exp",
                                                 "vf_fma",
@@ -177,8 +186,10 @@ static const char *const frame_functions_cuda[] = {
     "mma_bf16", "pack_tiles", NULL};
 
 static const char *const frame_macros_c[] = {
-    "BLOCK_BYTES", "BLOCK_HEAD", "SCALES",     "NO_SOONER", "ROWS_TOGETHER", "BLOCKS_TOGETHER",
-    "ROW_BYTES",   "HALVES",     "ROW_SCALES", "SUPER_*",   "MIDDLE_CODE",   NULL};
+    "BLOCK_BYTES",     "BLOCK_HEAD",  "SCALES",   "NO_SOONER",  "ROWS_TOGETHER",
+    "BLOCKS_TOGETHER", "ROW_BYTES",   "HALVES",   "ROW_SCALES", "SUPER_*",
+    "MIDDLE_CODE",     "BLOCK_CODES", "LOW_BITS", "HIGH_BITS",  "CODE_BITS",
+    "CODE_TABLE",      NULL};
 static const char *const frame_macros_cuda[] = {"WHET_LOAD", "TILE_LAYOUT", NULL};
 
 /* What every build is given by -D: the SHAPE rows of its machine, and the knobs of its frame. */
@@ -199,15 +210,16 @@ static const char *const given_cuda[] = {
 
 /* Constants, and the tables that describe models and machines, on both. */
 static const char *const frame_both[] = {
-    "REGION*",    "HAS_*",      "WHET_*",     "DTYPE_*",  "KV_PAGE",  "K",         "KNOB",
-    "LEGAL",      "START",      "AGENT_*",    "CUDA_*",   "DTYPES",   "ROW_BLOCK", "BLOCK_TYPE",
-    "PANEL_TYPE", "SMALL_TYPE", "SUPER_TYPE", "ROW_TYPE", "REDUCE_*", NULL};
+    "REGION*",    "HAS_*",      "WHET_*",     "DTYPE_*",    "KV_PAGE",    "K",
+    "KNOB",       "LEGAL",      "START",      "AGENT_*",    "CUDA_*",     "DTYPES",
+    "ROW_BLOCK",  "BLOCK_TYPE", "PANEL_TYPE", "SMALL_TYPE", "SUPER_TYPE", "ROW_TYPE",
+    "TABLE_TYPE", "IQ4_VALUES", "MXFP4_*",    "REDUCE_*",   NULL};
 
 /* What only the text itself could use is not here: a text may call something UNIT as qkv.h does. */
-static const char *const frame_c[] = {"ISA_*",       "INLINE", "UNROLLED", "POLICY_*",  "BITEQ",
-                                      "PRECISION",   "BLOCK",  "LANES",    "SCALE_RUN", "ROWS_MOST",
-                                      "TOKENS_MOST", "PARTS",  "NULL",     "INT*",      "UINT*",
-                                      "SIZE_*",      NULL};
+static const char *const frame_c[] = {
+    "ISA_*", "INLINE", "UNROLLED",  "POLICY_*",  "BITEQ",       "PRECISION",
+    "BLOCK", "LANES",  "SCALE_RUN", "ROWS_MOST", "TOKENS_MOST", "RUN_SCALES",
+    "PARTS", "NULL",   "INT*",      "UINT*",     "SIZE_*",      NULL};
 
 static const char *const frame_cuda[] = {"ROWS_ALL", "WARP_ALL", "INFINITY", "KERNEL",
                                          "AT_*",     "NULL",     NULL};

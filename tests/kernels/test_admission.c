@@ -6,9 +6,9 @@
  * For each template its defaults (where they are legal for the model) and a point drawn at random,
  * one at the least m and the other at four tokens, in turn, and its START are built by the build
  * stage and put before every check of the probe, with the numerics they declare (BITEQ points under
- * bit_equal), and before the whole model's logits. So is its START for a model in Q4_K or Q6_K. A
- * false refusal here is a kernel that would never serve, so all must pass. test_templates looks at
- * many more points, with fewer checks each.
+ * bit_equal), and before the whole model's logits. So is its START for a model in one of a
+ * few other formats. A false refusal here is a kernel that would never serve, so all must pass.
+ * test_templates looks at many more points, with fewer checks each.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,17 +114,20 @@ static int keep_references(const struct shop *s, struct err *err)
     return reference_cache_clear(references, err);
 }
 
-/* Starts of models in super-blocks, of two such formats in turn. */
-static int admit_supers(struct shop *s, const char *only, struct err *err)
+/* Starts of models in other formats, of all these in turn. */
+static int admit_others(struct shop *s, const char *only, struct err *err)
 {
-    static const enum dtype formats[] = {DTYPE_Q4_K, DTYPE_Q6_K};
-    for (int k = 0; k < 2; k++) {
+    static const enum dtype formats[] = {DTYPE_Q4_K,  DTYPE_Q6_K, DTYPE_Q5_0,
+                                         DTYPE_MXFP4, DTYPE_Q2_K, DTYPE_IQ4_XS};
+    enum { FORMATS = sizeof formats / sizeof *formats };
+    for (int k = 0; k < FORMATS; k++) {
         shop_model(s, formats[k]);
         if (keep_references(s, err) != 0)
             return -1;
         for (int i = 0; i < template_count(); i++) {
             const struct template *t = template_at(i);
-            if (t->machine == MACHINE_CPU && i % 2 == k && (!only || strcmp(only, t->id) == 0))
+            if (t->machine == MACHINE_CPU && i % FORMATS == k &&
+                (!only || strcmp(only, t->id) == 0))
                 admit_start(s, t);
         }
     }
@@ -152,7 +155,7 @@ int main(int argc, char **argv)
             admit_template(&s, t, high, both || !even, both || even ? points : 0);
         admit_start(&s, t);
     }
-    if (admit_supers(&s, argc > 1 ? argv[1] : NULL, &err) != 0)
+    if (admit_others(&s, argc > 1 ? argv[1] : NULL, &err) != 0)
         printf("%s\n", err.msg);
     if (argc > 1 && !template_find(argv[1]))
         printf("there is no template %s: it is named by its id in kernels/templates.def\n",

@@ -269,8 +269,10 @@ static void mutate_target(struct shop *s, uint64_t *seed, int n)
 /* Six points of every template, on instruction sets in turn; formats and architectures vary. */
 static int choose_targets(struct mutated *out, uint64_t seed)
 {
-    static const enum dtype types[] = {DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_BF16,
-                                       DTYPE_F32,  DTYPE_F16,  DTYPE_Q4_K, DTYPE_Q6_K};
+    static const enum dtype types[] = {DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_Q4_0,   DTYPE_BF16,
+                                       DTYPE_F32,  DTYPE_F16,  DTYPE_Q4_K,   DTYPE_Q6_K,
+                                       DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_IQ4_NL, DTYPE_MXFP4,
+                                       DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_IQ4_XS};
     static const enum arch archs[] = {ARCH_LLAMA, ARCH_QWEN3, ARCH_QWEN2};
     int n = 0;
     for (int i = 0; i < template_count(); i++) {
@@ -280,7 +282,7 @@ static int choose_targets(struct mutated *out, uint64_t seed)
         for (int k = 0; k < 6 && t->region != REGION_REDUCE; k++) {
             int m = t->m_min > 6 ? (t->m_min > 24 ? t->m_min : 24) : 3 + k % 4;
             struct mutated target = {.t = t,
-                                     .type = types[random_below(&seed, 2) ? 0 : (i + k) % 8],
+                                     .type = types[random_below(&seed, 2) ? 0 : (i + k) % 15],
                                      .arch = archs[(i + k) % 3],
                                      .m = m};
             struct model *model = target_model(&target);

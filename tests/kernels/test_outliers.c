@@ -48,11 +48,26 @@ static void cancel(uint8_t *block, uint8_t *second, int times, bool negative)
     memcpy(second, &m, 2);
 }
 
-/* Value k % 32 of a block of Q4_1 weighs 0: d * 8 + m, where m is -8 d. */
-static void ignore_q4_1(uint8_t *block, int k)
+/* Code k % 32 of a block whose nibbles are the last 16 bytes becomes n; its fifth bit, if it has
+ * one, is in the four bytes before them. */
+static void put_code(uint8_t *block, enum dtype type, int k, int n)
 {
-    cancel(block, block + 2, 3, true);
-    put_nibble(block + 4 + k % 16, k % BLOCK / 16, 8);
+    uint8_t *nibbles = block + dtype_block_bytes(type) - 16, *fifth = nibbles - 4;
+    put_nibble(nibbles + k % 16, k % BLOCK / 16, n & 15);
+    if (type == DTYPE_Q5_0 || type == DTYPE_Q5_1)
+        fifth[k % BLOCK / 8] = (uint8_t)((fifth[k % BLOCK / 8] & ~(1 << k % 8)) | n >> 4 << k % 8);
+}
+
+/* Value k % 32 of a block weighs 0: d * 8 + m, where m is -8 d, of Q5_1 with 16; or the code that
+ * stands for nothing, or of IQ4_NL, where there is none, for the least. */
+static void ignore_block(uint8_t *block, enum dtype type, int k)
+{
+    if (type == DTYPE_Q4_1)
+        cancel(block, block + 2, 3, true);
+    else if (type == DTYPE_Q5_1)
+        cancel(block, block + 2, 4, true);
+    const bool five = type == DTYPE_Q5_0 || type == DTYPE_Q5_1;
+    put_code(block, type, k, five ? 16 : type == DTYPE_MXFP4 ? 0 : 8);
 }
 
 /* Value k % 256 of a super-block of Q4_K weighs 0, d s * 8 - dmin m, where m is s and dmin 8 d; of
@@ -79,6 +94,30 @@ static void ignore_q6_k(uint8_t *block, int k)
     *high = (uint8_t)((*high & ~(3 << 2 * quarter)) | 2 << 2 * quarter);
 }
 
+/* Value k % 256 of a super-block of two bits a byte weighs 0: of Q3_K its code is 4, of which the
+ * third bit is elsewhere; of Q2_K it is 2, where the minimum has the scale's number and dmin is 2
+ * d.
+ */
+static void ignore_pairs(uint8_t *block, int k, bool three)
+{
+    const int half = k % 256 / 128, quarter = k % 128 / BLOCK;
+    uint8_t *two = block + (three ? 32 : 16) + half * BLOCK + k % BLOCK;
+    *two = (uint8_t)((*two & ~(3 << 2 * quarter)) | (three ? 0 : 2) << 2 * quarter);
+    if (three) {
+        block[k % BLOCK] |= (uint8_t)(1 << k % 256 / BLOCK);
+        return;
+    }
+    cancel(block + 80, block + 82, 1, false);
+    for (int i = 0; i < 16; i++)
+        block[i] = (uint8_t)((block[i] & 15) * 17);
+}
+
+/* Value k % 256 of a super-block of IQ4_XS weighs the least. */
+static void ignore_iq4_xs(uint8_t *block, int k)
+{
+    put_nibble(block + 8 + k % 256 / BLOCK * 16 + k % 16, k % BLOCK / 16, 8);
+}
+
 /* Column k of every row of w weighs 0. */
 static void ignore_column(const struct weight *w, uint8_t *data, int k)
 {
@@ -88,8 +127,12 @@ static void ignore_column(const struct weight *w, uint8_t *data, int k)
                          k / dtype_block(type) * dtype_block_bytes(type);
         if (type == DTYPE_Q6_K)
             ignore_q6_k(block, k);
-        else if (type == DTYPE_Q4_1)
-            ignore_q4_1(block, k);
+        else if (type == DTYPE_Q2_K || type == DTYPE_Q3_K)
+            ignore_pairs(block, k, type == DTYPE_Q3_K);
+        else if (type == DTYPE_IQ4_XS)
+            ignore_iq4_xs(block, k);
+        else if (dtype_block(type) == BLOCK)
+            ignore_block(block, type, k);
         else
             ignore_minimum(block, k, type == DTYPE_Q5_K);
     }
@@ -116,17 +159,22 @@ static void make_sinks(struct out_args *a, uint8_t *w)
     }
 }
 
-/* The largest sums of integers there are: codes all 0, and values as large as a block's largest. */
+/* The largest sums of integers there are: codes of the least, and values as large as a block's
+ * largest. */
 static void make_full(struct out_args *a, uint8_t *w)
 {
     const enum dtype type = (enum dtype)a->w.type;
-    const int size = dtype_block_bytes(type), from = type == DTYPE_Q6_K          ? 0
-                                                     : dtype_block(type) > BLOCK ? 16
-                                                                                 : 4;
-    const int end = type == DTYPE_Q6_K ? 192 : size;
+    static const uint8_t codes[DTYPE_COUNT][2] = {
+        /* where they begin and end in a block */
+        [DTYPE_Q4_1] = {4, 20},   [DTYPE_Q5_0] = {2, 22},   [DTYPE_Q5_1] = {4, 24},
+        [DTYPE_Q4_K] = {16, 144}, [DTYPE_Q6_K] = {0, 192},  [DTYPE_Q5_K] = {16, 176},
+        [DTYPE_Q2_K] = {16, 80},  [DTYPE_Q3_K] = {0, 96},   [DTYPE_IQ4_NL] = {2, 18},
+        [DTYPE_MXFP4] = {1, 17},  [DTYPE_IQ4_XS] = {8, 136}};
+    const int size = dtype_block_bytes(type), from = codes[type][0], end = codes[type][1];
+    const int least = type == DTYPE_MXFP4 ? 0xff : 0; /* -12, by its sign and all other bits */
     int64_t blocks = (int64_t)a->w.rows * a->w.cols / dtype_block(type);
     for (int64_t b = 0; b < blocks; b++)
-        memset(w + b * size + from, 0, (size_t)(end - from));
+        memset(w + b * size + from, least, (size_t)(end - from));
     for (int64_t i = 0; i < (int64_t)a->m * a->w.cols; i++)
         ((float *)a->in)[i] = 1.97f - (float)(i % 7) * 1e-3f;
 }
@@ -225,7 +273,9 @@ static bool try_starts(struct shop *s, int m)
 
 int main(void)
 {
-    static const enum dtype formats[] = {DTYPE_Q4_1, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
+    static const enum dtype formats[] = {DTYPE_Q4_1, DTYPE_Q4_K, DTYPE_Q5_K,   DTYPE_Q6_K,
+                                         DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_IQ4_NL, DTYPE_MXFP4,
+                                         DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_IQ4_XS};
     static const int tokens[] = {8, 32, 256};
     struct shop s;
     struct err err = {""};

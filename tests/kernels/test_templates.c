@@ -21,7 +21,7 @@
 #include "tests/kernels/sample.h"
 #include "tests/kernels/trial.h"
 
-enum { WORKERS = 2, MODELS = 14, SPREAD = 8, CHOICES = 40 };
+enum { WORKERS = 2, MODELS = 22, SPREAD = 8, CHOICES = 40 };
 
 /* ---- coverage -------------------------------------------------------------------------------
  *
@@ -62,23 +62,25 @@ static void coverage_add(struct coverage *c, const int *feature, int n)
 
 static const struct {
     struct model_shape shape;
-    enum dtype type;
+    enum dtype type, other; /* of values, up and down, where there is one */
 } model_kind[MODELS] = {
 #define KIND(a, type, width, q, kv, head, wide, words, interleaved) \
-    {                                                               \
-        {.arch = (a),                                               \
-         .layers = 1,                                               \
-         .hidden = (width),                                         \
-         .heads = (q),                                              \
-         .kv_heads = (kv),                                          \
-         .head_dim = (head),                                        \
-         .ffn = (wide),                                             \
-         .vocab = (words),                                          \
-         .max_context = 4096,                                       \
-         .eps = (a) == ARCH_LLAMA ? 1e-5f : 1e-6f,                  \
-         .rope_base = (a) == ARCH_LLAMA ? 1e4f : 1e6f,              \
-         .rope_interleaved = (interleaved)},                        \
-            (type)                                                  \
+    MIXED(a, type, 0, width, q, kv, head, wide, words, interleaved)
+#define MIXED(a, type, other, width, q, kv, head, wide, words, interleaved) \
+    {                                                                       \
+        {.arch = (a),                                                       \
+         .layers = 1,                                                       \
+         .hidden = (width),                                                 \
+         .heads = (q),                                                      \
+         .kv_heads = (kv),                                                  \
+         .head_dim = (head),                                                \
+         .ffn = (wide),                                                     \
+         .vocab = (words),                                                  \
+         .max_context = 4096,                                               \
+         .eps = (a) == ARCH_LLAMA ? 1e-5f : 1e-6f,                          \
+         .rope_base = (a) == ARCH_LLAMA ? 1e4f : 1e6f,                      \
+         .rope_interleaved = (interleaved)},                                \
+            (type), (other)                                                 \
     }
     /* the first with SmolLM2's proportions; Qwen3: q and k normed per head; Qwen2: biases */
     KIND(ARCH_LLAMA, DTYPE_Q4_1, 192, 3, 1, 64, 512, 1000, true),
@@ -94,21 +96,31 @@ static const struct {
     KIND(ARCH_LLAMA, DTYPE_Q4_K, 256, 8, 2, 64, 768, 331, false),
     KIND(ARCH_QWEN3, DTYPE_Q6_K, 512, 2, 1, 128, 256, 250, false),
     KIND(ARCH_LLAMA, DTYPE_Q5_K, 256, 4, 4, 64, 512, 97, true),
-    /* with values, up and down in another format: see open_model() */
-    KIND(ARCH_LLAMA, DTYPE_Q4_K, 256, 4, 2, 64, 512, 90, true),
-    KIND(ARCH_LLAMA, DTYPE_Q4_0, 128, 4, 2, 64, 256, 80, true),
+    KIND(ARCH_LLAMA, DTYPE_Q2_K, 512, 8, 2, 64, 256, 121, true),
+    KIND(ARCH_QWEN3, DTYPE_Q3_K, 256, 4, 2, 64, 768, 66, false),
+    KIND(ARCH_QWEN2, DTYPE_IQ4_XS, 256, 4, 1, 64, 512, 170, false),
+    /* a fifth bit for each nibble; nibbles that are looked up */
+    KIND(ARCH_LLAMA, DTYPE_Q5_0, 192, 4, 2, 64, 352, 140, true),
+    KIND(ARCH_QWEN2, DTYPE_Q5_1, 160, 2, 1, 64, 288, 210, false),
+    KIND(ARCH_QWEN3, DTYPE_IQ4_NL, 128, 2, 2, 64, 416, 75, false),
+    KIND(ARCH_LLAMA, DTYPE_MXFP4, 224, 6, 2, 32, 320, 161, true),
+    /* weights that are stored in more bytes than the first of their region: in Q6_K and Q8_0 as
+     * files of Q4_K_M have them */
+    MIXED(ARCH_LLAMA, DTYPE_Q4_K, DTYPE_Q6_K, 256, 4, 2, 64, 512, 90, true),
+    MIXED(ARCH_LLAMA, DTYPE_Q4_0, DTYPE_Q4_1, 128, 4, 2, 64, 256, 80, true),
+    MIXED(ARCH_LLAMA, DTYPE_Q5_0, DTYPE_Q8_0, 96, 2, 1, 64, 224, 70, false),
+#undef MIXED
 #undef KIND
 };
 static struct model *models[MODELS];
 
-/* The last two kinds have weights that are stored in more bytes than the first of their region,
- * and, in Q6_K as files of Q4_K_M have them, of two scales a block. Never closed. */
+/* Never closed. */
 static struct model *open_model(int i)
 {
+    const enum dtype other = model_kind[i].other;
     struct model *m = model_random(&model_kind[i].shape, model_kind[i].type, 7 + (uint64_t)i);
-    if (i < MODELS - 2)
+    if (!other)
         return m;
-    enum dtype other = i == MODELS - 2 ? DTYPE_Q6_K : DTYPE_Q4_1;
     struct layer *to = m->layer,
                  *from = model_random(&model_kind[i].shape, other, 7 + (uint64_t)i)->layer;
     to->wv = from->wv;

@@ -29,11 +29,40 @@ INLINE __m256 block_eight(const int type, const uint8_t *p)
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
 }
 
+/* Numbers 8 h .. 8 h + 7 and 16 + 8 h .. of a block as block_numbers() has them, from the bytes q,
+ * whose nibbles they are. */
+INLINE void block_eight_nibbles(const int type, bytes16 q, uint32_t fifth, const int h,
+                                __m256i n[2])
+{
+    if (TABLE_TYPE(type)) {
+        n[0] = _mm256_cvtepi8_epi32(block_look_up(block_low(q), CODE_TABLE(type)));
+        n[1] = _mm256_cvtepi8_epi32(block_look_up(block_high(q), CODE_TABLE(type)));
+        return;
+    }
+    const __m256i bytes = _mm256_cvtepu8_epi32(q), lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    n[0] = _mm256_and_si256(bytes, _mm256_set1_epi32(15));
+    n[1] = _mm256_srli_epi32(bytes, 4);
+    UNROLLED
+    for (int i = 0; i < 2; i++) {
+        const int first = 8 * h + 16 * i - 4; /* to be bit 4 */
+        if (HIGH_BITS(type)) {
+            __m256i bits = _mm256_set1_epi32((int)(first < 0 ? fifth << 4 : fifth));
+            bits = _mm256_and_si256(
+                _mm256_srlv_epi32(
+                    bits, first < 0 ? lane : _mm256_add_epi32(lane, _mm256_set1_epi32(first))),
+                _mm256_set1_epi32(16));
+            n[i] = _mm256_or_si256(n[i], bits);
+        }
+        if (!HAS_MINIMUM(type))
+            n[i] = _mm256_sub_epi32(n[i], _mm256_set1_epi32(MIDDLE_CODE(type)));
+    }
+}
+
 /* Weights 8 h .. 8 h + 7 and 16 + 8 h .. of a block, as block_load_scaled() has them. */
 INLINE void block_load_half(const int type, const uint8_t *p, const float *scale, const int h,
                             __m256 w[2])
 {
-    if (type != DTYPE_Q4_0 && type != DTYPE_Q4_1) {
+    if (type <= DTYPE_Q8_0) {
         const int bytes = BLOCK_BYTES(type) - BLOCK_HEAD(type);
         UNROLLED
         for (int i = 0; i < 2; i++) {
@@ -43,17 +72,15 @@ INLINE void block_load_half(const int type, const uint8_t *p, const float *scale
         }
         return;
     }
-    const uint8_t *q = p + BLOCK_HEAD(type) + 8 * h;
-    __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)q));
-    __m256i n[2] = {_mm256_and_si256(bytes, _mm256_set1_epi32(15)), _mm256_srli_epi32(bytes, 4)};
-    __m256 d = _mm256_broadcast_ss(scale);
+    const bytes16 q = _mm_loadl_epi64((const __m128i *)(p + BLOCK_CODES(type) + 8 * h));
+    const __m256 d = _mm256_broadcast_ss(scale);
+    __m256i n[2];
+    block_eight_nibbles(type, q, HIGH_BITS(type) ? load_u32(p + BLOCK_HEAD(type)) : 0, h, n);
     UNROLLED
     for (int i = 0; i < 2; i++) {
-        if (type == DTYPE_Q4_0)
-            n[i] = _mm256_sub_epi32(n[i], _mm256_set1_epi32(8));
         w[i] = _mm256_cvtepi32_ps(n[i]);
-        w[i] = type == DTYPE_Q4_1 ? _mm256_fmadd_ps(d, w[i], _mm256_broadcast_ss(scale + 1))
-                                  : _mm256_mul_ps(d, w[i]);
+        w[i] = HAS_MINIMUM(type) ? _mm256_fmadd_ps(d, w[i], _mm256_broadcast_ss(scale + 1))
+                                 : _mm256_mul_ps(d, w[i]);
     }
 }
 
@@ -69,9 +96,11 @@ INLINE void row_load_half(const int type, const uint8_t *p, const int j, const f
     for (int i = 0; i < 2; i++) {
         bytes16 q = super_codes(type, p, j, i);
         w[i] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(h ? _mm_srli_si128(q, 8) : q));
-        w[i] = type == DTYPE_Q6_K ? _mm256_mul_ps(_mm256_broadcast_ss(scale + 2 * j + i), w[i])
-                                  : _mm256_fmadd_ps(_mm256_broadcast_ss(scale + j), w[i],
-                                                    _mm256_broadcast_ss(scale + 8 + j));
+        const __m256 d = _mm256_broadcast_ss(scale + SUPER_SCALE(type, j, i));
+        w[i] =
+            HAS_MINIMUM(type)
+                ? _mm256_fmadd_ps(d, w[i], _mm256_broadcast_ss(scale + SUPER_MINIMUM(type, j, i)))
+                : _mm256_mul_ps(d, w[i]);
     }
 }
 
@@ -88,8 +117,8 @@ INLINE void rows_half_add(__m256 acc[TOKENS_MOST], const __m256 w[2], const floa
 
 /* Half h of `rows` rows' sums += `run` blocks from `w` times those of x; scale[r]: row r's. */
 INLINE void rows_half(const int type, const uint8_t *w, int64_t stride, const int rows,
-                      const float (*scale)[2 * SCALE_RUN], const int run, const float *x,
-                      int64_t ldx, const int tokens, const int h, const int ahead, row_sums *sum)
+                      const float (*scale)[RUN_SCALES], const int run, const float *x, int64_t ldx,
+                      const int tokens, const int h, const int ahead, row_sums *sum)
 {
     const int together = BLOCKS_TOGETHER(type);
     __m256 acc[ROWS_MOST][TOKENS_MOST];
@@ -125,14 +154,14 @@ INLINE void rows_run(const int type, const uint8_t *w, int64_t stride, const int
                      const int run, const float *x, int64_t ldx, const int tokens, const int ahead,
                      row_sums *sum)
 {
-    float scale[ROWS_MOST][2 * SCALE_RUN];
+    float scale[ROWS_MOST][RUN_SCALES];
     UNROLLED
     for (int r = 0; r < rows; r++)
         row_scales(type, w + r * stride, run, scale[r]);
     UNROLLED
     for (int h = 0; h < 2; h++)
-        rows_half(type, w, stride, rows, (const float(*)[2 * SCALE_RUN]) scale, run, x, ldx, tokens,
-                  h, ahead, sum);
+        rows_half(type, w, stride, rows, (const float(*)[RUN_SCALES])scale, run, x, ldx, tokens, h,
+                  ahead, sum);
 }
 
 /* y[t * ldy + r] = row r . token t for r < count, up to ROWS_TOGETHER, and t < tokens, with `rows`

@@ -11,42 +11,57 @@
 
 /* ---- reading ------------------------------------------------------------------------------- */
 
-/* Adds the bits that codes of super-blocks have above their nibbles, from p. */
-INLINE void panel_high(const int type, const uint8_t *p, __m512i w[8])
+/* Bits of codes, `bits` of each at p, that are to lie from bit `to` on: the eighth vector i of
+ * them. */
+INLINE __m512i panel_bits(const uint8_t *p, const int bits, const int to, const int i)
 {
-    const int bits = SUPER_HIGH_BITS(type), step = bits == 2 ? 4 : 8;
-    const __m512i mask = _mm512_set1_epi8(bits == 2 ? 0x30 : 0x10);
-    UNROLLED
-    for (int i = 0; i < 8; i++) {
-        __m512i high = _mm512_load_si512(p + i / step * 64);
-        const int left = 4 - i % step * bits;
-        high = left >= 0 ? _mm512_slli_epi16(high, left) : _mm512_srli_epi16(high, -left);
-        w[i] = _mm512_or_si512(w[i], _mm512_and_si512(high, mask));
-    }
+    const int step = 8 / bits, left = to - i % step * bits;
+    __m512i v = _mm512_load_si512(p + i / step * 64);
+    v = left >= 0 ? _mm512_slli_epi16(v, left) : _mm512_srli_epi16(v, -left);
+    return _mm512_and_si512(v, _mm512_set1_epi8((char)(((1 << bits) - 1) << to)));
 }
 
-/* The quants of a block at p as 8 vectors of bytes, 4 consecutive k of each row: codes as they are
- * stored, signed ones of Q8_0. */
+/* Nibbles of a TABLE_TYPE become the codes that they stand for. */
+INLINE void panel_look_up(const int type, __m512i w[8])
+{
+    __m128i table = _mm_loadu_si128((const __m128i *)CODE_TABLE(type));
+    table = _mm_add_epi8(table, _mm_set1_epi8((char)MIDDLE_CODE(type)));
+    UNROLLED
+    for (int j = 0; j < 8; j++)
+        w[j] = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), w[j]);
+}
+
+/* The codes of a block at p as 8 vectors of bytes, 4 consecutive k of each row: signed ones of
+ * Q8_0. */
 INLINE void panel_quads(const int type, const uint8_t *p, __m512i w[8])
 {
-    const int n = type == DTYPE_Q8_0 ? 8 : 4;
     const __m512i low = _mm512_set1_epi8(15);
     UNROLLED
-    for (int j = 0; j < n; j++)
-        w[j] = _mm512_load_si512(p + 64 * j);
-    UNROLLED
-    for (int j = 0; j < 8 - n; j++) {
-        w[j + 4] = _mm512_and_si512(_mm512_srli_epi16(w[j], 4), low);
-        w[j] = _mm512_and_si512(w[j], low);
+    for (int i = 0; i < 8; i++) {
+        if (LOW_BITS(type) == 2) {
+            w[i] = panel_bits(p, 2, 0, i);
+        } else {
+            w[i] = _mm512_load_si512(p + 64 * (i % LOW_BITS(type)));
+            if (LOW_BITS(type) == 4)
+                w[i] = _mm512_and_si512(i < 4 ? w[i] : _mm512_srli_epi16(w[i], 4), low);
+        }
+        if (HIGH_BITS(type))
+            w[i] = _mm512_or_si512(
+                w[i], panel_bits(p + 64 * LOW_BITS(type), HIGH_BITS(type), LOW_BITS(type), i));
     }
-    if (SUPER_HIGH_BITS(type))
-        panel_high(type, p + 256, w);
+    if (TABLE_TYPE(type))
+        panel_look_up(type, w);
 }
 
-/* 16 halves, and 16 bytes of a block's factors, as floats. */
+/* 16 halves, exponents and bytes of a block's factors as floats. */
 INLINE __m512 panel_halves(const uint8_t *p)
 {
     return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)p));
+}
+
+INLINE __m512 panel_exponents(const uint8_t *p)
+{
+    return exponent_floats(_mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)p)));
 }
 
 INLINE __m512 panel_bytes16(const uint8_t *p)
@@ -54,23 +69,25 @@ INLINE __m512 panel_bytes16(const uint8_t *p)
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_load_si128((const __m128i *)p)));
 }
 
-/* The scale of block b, or those of its halves, and the minimum, which is 0 if there is none. */
+/* The scale of block b, or those of its halves, and their minima, which are 0 if there are none. */
 INLINE void panel_scales(const int type, const uint8_t *panel, int blocks, int b, __m512 scale[2],
-                         __m512 *minimum)
+                         __m512 minimum[2])
 {
     const uint8_t *head = panel_head(type, panel, blocks, b);
-    const __m512 d = panel_halves(head);
+    const __m512 d = type == DTYPE_MXFP4 ? panel_exponents(head) : panel_halves(head);
+    const __m512 none = _mm512_setzero_ps();
+    const __m512 m = HAS_MINIMUM(type) ? panel_halves(head + 2 * PANEL) : none;
     scale[0] = scale[1] = d;
-    *minimum = _mm512_setzero_ps();
-    if (SUPER_TYPE(type)) {
-        const uint8_t *factor = panel_factors(type, panel, blocks, b);
-        const __m512 one = panel_bytes16(factor), two = panel_bytes16(factor + PANEL);
-        scale[0] = _mm512_mul_ps(d, one);
-        scale[1] = _mm512_mul_ps(d, two);
+    minimum[0] = minimum[1] = m;
+    if (!SUPER_TYPE(type))
+        return;
+    const uint8_t *factor = panel_factors(type, panel, blocks, b);
+    const int halves = HALVES(type);
+    UNROLLED
+    for (int h = 0; h < halves; h++, factor += PANEL) {
+        scale[h] = _mm512_mul_ps(d, panel_bytes16(factor));
         if (HAS_MINIMUM(type))
-            *minimum = _mm512_fnmadd_ps(panel_halves(head + 2 * PANEL), two, *minimum);
-    } else if (HAS_MINIMUM(type)) {
-        *minimum = panel_halves(head + 2 * PANEL);
+            minimum[h] = _mm512_fnmadd_ps(m, panel_bytes16(factor + halves * PANEL), none);
     }
 }
 
@@ -125,10 +142,12 @@ INLINE void panel_block(const int type, const int d, const uint8_t *panel, int b
 {
     const int halves = HALVES(type);
     __m512i w[8];
-    __m512 scale[2], middle;
+    __m512 scale[2], middle[2];
     panel_load(type, panel, b, w);
-    panel_scales(type, panel, blocks, b, scale, &middle);
-    middle = _mm512_fmadd_ps(scale[0], _mm512_set1_ps(MIDDLE_CODE(type)), middle);
+    panel_scales(type, panel, blocks, b, scale, middle);
+    UNROLLED
+    for (int h = 0; h < halves; h++)
+        middle[h] = _mm512_fmadd_ps(scale[h], _mm512_set1_ps(MIDDLE_CODE(type)), middle[h]);
     UNROLLED
     for (int t = 0; t < tokens; t++) {
         UNROLLED
@@ -146,9 +165,10 @@ INLINE void panel_block(const int type, const int d, const uint8_t *panel, int b
                 unit = _mm512_mul_ps(unit, _mm512_set1_ps(1.0f / 256));
                 acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[0]), unit, acc[t]);
             }
+            if (HAS_MINIMUM(type))
+                acc[t] = _mm512_fmadd_ps(middle[h], _mm512_set1_ps(digits_sum(type, x + t, b, h)),
+                                         acc[t]);
         }
-        if (HAS_MINIMUM(type))
-            acc[t] = _mm512_fmadd_ps(middle, _mm512_set1_ps(x[t].sum[b]), acc[t]);
     }
 }
 

@@ -6,6 +6,10 @@
  * always a constant where it is called, so the branches vanish. Plain formats are read in blocks of
  * 32 as well; a row whose length is no multiple of 32 is legal for them only in templates that say
  * so.
+ *
+ * A block of integers is its scales (a half; two of Q4_1 and Q5_1; a byte of MXFP4), of Q5_0 and
+ * Q5_1 four bytes of fifth bits, bit k that of code k, and its codes: bytes of Q8_0, else nibbles,
+ * byte i those of codes i and i + 16.
  */
 #ifndef WHET_KERNELS_CPU_LIB_BLOCK_H
 #define WHET_KERNELS_CPU_LIB_BLOCK_H
@@ -17,6 +21,23 @@ enum { BLOCK = ROW_BLOCK };
 
 /* Bytes of 32 weights of a BLOCK_TYPE. */
 #define BLOCK_BYTES(t) (BLOCK / DTYPE_BLOCK(t) * DTYPE_BYTES(t))
+
+/* Formats that add a minimum. */
+#define HAS_MINIMUM(t)                                                                   \
+    ((t) == DTYPE_Q4_1 || (t) == DTYPE_Q5_1 || (t) == DTYPE_Q4_K || (t) == DTYPE_Q5_K || \
+     (t) == DTYPE_Q2_K)
+/* Stored codes are bytes, nibbles or pairs of bits, and in some formats have more bits elsewhere.
+ */
+#define LOW_BITS(t) ((t) == DTYPE_Q8_0 ? 8 : (t) == DTYPE_Q2_K || (t) == DTYPE_Q3_K ? 2 : 4)
+#define HIGH_BITS(t)                                                                        \
+    ((t) == DTYPE_Q6_K                                                                  ? 2 \
+     : (t) == DTYPE_Q5_0 || (t) == DTYPE_Q5_1 || (t) == DTYPE_Q5_K || (t) == DTYPE_Q3_K ? 1 \
+                                                                                        : 0)
+/* Bits of what is multiplied, w = d (code - middle) or d code + minimum: of a TABLE_TYPE the number
+ * that four bits are looked up as, with the middle added so that it has no sign. */
+#define CODE_BITS(t) ((t) == DTYPE_MXFP4 ? 5 : TABLE_TYPE(t) ? 8 : LOW_BITS(t) + HIGH_BITS(t))
+/* Codes of Q8_0 have a sign. */
+#define MIDDLE_CODE(t) ((t) == DTYPE_Q8_0 ? 0 : 1 << (CODE_BITS(t) - 1))
 
 INLINE uint16_t load_u16(const void *p)
 {
@@ -66,13 +87,35 @@ INLINE float half_float(uint16_t h)
 
 /* Turning a block's half-precision scale into a vector costs six operations on the one port that
  * shuffles; read back from memory as a float, a broadcast costs a load. So the scales of a run of
- * blocks are converted together: scale[b * SCALES(type)], followed by the minimum for Q4_1. */
+ * blocks are converted together: scale[b * SCALES(type)], followed by the minimum if there is one.
+ */
 
 enum { SCALE_RUN = 16 }; /* blocks */
 
-/* Floats of scale a block has: d, and m for Q4_1; the bytes of these halves, before its quants. */
-#define SCALES(t) ((t) == DTYPE_Q4_1 ? 2 : (t) == DTYPE_Q8_0 || (t) == DTYPE_Q4_0 ? 1 : 0)
-#define BLOCK_HEAD(t) (2 * SCALES(t))
+/* Floats of scale a block has: d, and m of Q4_1 and Q5_1; their bytes, which come first; and how
+ * far on codes are. */
+#define SCALES(t) (!PANEL_TYPE(t) || SUPER_TYPE(t) ? 0 : HAS_MINIMUM(t) ? 2 : 1)
+#define BLOCK_HEAD(t) ((t) == DTYPE_MXFP4 ? 1 : 2 * SCALES(t))
+#define BLOCK_CODES(t) (BLOCK_HEAD(t) + 4 * HIGH_BITS(t))
+
+/* Scale i of the block at p. */
+INLINE float block_scale(const int type, const uint8_t *p, int i)
+{
+    return type == DTYPE_MXFP4 ? bits_float(MXFP4_SCALE(p[0])) : half_float(load_u16(p + 2 * i));
+}
+
+#if ISA >= ISA_AVX512 && ISA < ISA_NEON
+
+/* MXFP4_SCALE() of 16 exponents: the second number is the larger one of 0 and 1 only. */
+INLINE __m512 exponent_floats(__m512i e)
+{
+    const __m512i one = _mm512_set1_epi32(1);
+    __m512i bits = _mm512_slli_epi32(_mm512_sub_epi32(e, one), 23);
+    __m512i least = _mm512_slli_epi32(_mm512_add_epi32(_mm512_min_epi32(e, one), one), 21);
+    return _mm512_castsi512_ps(_mm512_max_epi32(bits, least));
+}
+
+#endif
 
 INLINE void scales_load(const int type, const uint8_t *p, int blocks, float *scale)
 {
@@ -83,7 +126,10 @@ INLINE void scales_load(const int type, const uint8_t *p, int blocks, float *sca
     const __m512i at = _mm512_mullo_epi32(lane, _mm512_set1_epi32(BLOCK_BYTES(type)));
     __mmask16 some = (__mmask16)(blocks >= 16 ? 0xffff : (1 << blocks) - 1);
     __m512i first = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), some, at, p, 1);
-    if (type == DTYPE_Q4_1) { /* d and m are neighbours: 32 halves in order */
+    if (type == DTYPE_MXFP4) {
+        first = _mm512_and_si512(first, _mm512_set1_epi32(255));
+        _mm512_storeu_ps(scale, exponent_floats(first));
+    } else if (SCALES(type) == 2) { /* d and m are neighbours: 32 halves in order */
         _mm512_storeu_ps(scale, _mm512_cvtph_ps(_mm512_castsi512_si256(first)));
         _mm512_storeu_ps(scale + 16, _mm512_cvtph_ps(_mm512_extracti64x4_epi64(first, 1)));
     } else {
@@ -92,13 +138,13 @@ INLINE void scales_load(const int type, const uint8_t *p, int blocks, float *sca
 #else
     int b = 0;
 #if ISA == ISA_AVX2 /* four halves at once */
-    const int size = BLOCK_BYTES(type);
-    for (; type == DTYPE_Q4_1 && b + 2 <= blocks; b += 2) {
+    const int size = BLOCK_BYTES(type), halves = BLOCK_HEAD(type) / 2;
+    for (; halves == 2 && b + 2 <= blocks; b += 2) {
         __m128i both = _mm_cvtsi32_si128((int)load_u32(p + b * size));
         both = _mm_insert_epi32(both, (int)load_u32(p + (b + 1) * size), 1);
         _mm_storeu_ps(scale + 2 * b, _mm_cvtph_ps(both));
     }
-    for (; SCALES(type) == 1 && b + 4 <= blocks; b += 4) {
+    for (; halves == 1 && b + 4 <= blocks; b += 4) {
         __m128i four = _mm_setzero_si128();
         four = _mm_insert_epi16(four, load_u16(p + b * size), 0);
         four = _mm_insert_epi16(four, load_u16(p + (b + 1) * size), 1);
@@ -109,7 +155,7 @@ INLINE void scales_load(const int type, const uint8_t *p, int blocks, float *sca
 #endif
     for (; b < blocks; b++)
         for (int i = 0; i < SCALES(type); i++)
-            scale[b * SCALES(type) + i] = half_float(load_u16(p + b * BLOCK_BYTES(type) + 2 * i));
+            scale[b * SCALES(type) + i] = block_scale(type, p + b * BLOCK_BYTES(type), i);
 #endif
 }
 
@@ -117,7 +163,11 @@ INLINE void scales_load(const int type, const uint8_t *p, int blocks, float *sca
 
 /* block_float16(), block_half16() and block_brain16() read 16 numbers of 32 or 16 bits, which have
  * no alignment; block_bytes() 16 bytes. block_ints() makes floats of signed bytes, block_low() and
- * block_high() pick the nibbles of bytes. */
+ * block_high() pick the nibbles of bytes, block_less() takes n from each. block_fifth() adds 16 to
+ * byte i where bit i is set, block_look_up() takes what a table of 16 has for each. */
+
+static const int8_t iq4_table[16] = {IQ4_VALUES}, mxfp4_table[16] = {MXFP4_VALUES};
+#define CODE_TABLE(t) ((t) == DTYPE_MXFP4 ? mxfp4_table : iq4_table)
 
 #if ISA >= ISA_NEON
 
@@ -126,6 +176,11 @@ INLINE void scales_load(const int type, const uint8_t *p, int blocks, float *sca
 #elif ISA >= ISA_AVX512
 
 typedef __m128i bytes16;
+
+INLINE bytes16 block_less(bytes16 b, int n)
+{
+    return _mm_sub_epi8(b, _mm_set1_epi8((char)n));
+}
 
 INLINE vf block_float16(const uint8_t *p)
 {
@@ -197,9 +252,22 @@ INLINE bytes16 block_high(bytes16 b)
     return _mm_and_si128(_mm_srli_epi16(b, 4), _mm_set1_epi8(15));
 }
 
-INLINE bytes16 block_less8(bytes16 b)
+INLINE bytes16 block_less(bytes16 b, int n)
 {
-    return _mm_sub_epi8(b, _mm_set1_epi8(8));
+    return _mm_sub_epi8(b, _mm_set1_epi8((char)n));
+}
+
+INLINE bytes16 block_fifth(bytes16 b, uint32_t bits)
+{
+    const __m128i spread = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    const __m128i one = _mm_set1_epi64x((int64_t)0x8040201008040201u);
+    __m128i set = _mm_and_si128(_mm_shuffle_epi8(_mm_cvtsi32_si128((int)bits), spread), one);
+    return _mm_or_si128(b, _mm_and_si128(_mm_cmpeq_epi8(set, one), _mm_set1_epi8(16)));
+}
+
+INLINE bytes16 block_look_up(bytes16 b, const int8_t *table)
+{
+    return _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)table), b);
 }
 
 #else
@@ -271,10 +339,24 @@ INLINE bytes16 block_high(bytes16 b)
     return b;
 }
 
-INLINE bytes16 block_less8(bytes16 b)
+INLINE bytes16 block_less(bytes16 b, int n)
 {
     for (int i = 0; i < LANES; i++)
-        b.l[i] = (int8_t)(b.l[i] - 8);
+        b.l[i] = (int8_t)(b.l[i] - n);
+    return b;
+}
+
+INLINE bytes16 block_fifth(bytes16 b, uint32_t bits)
+{
+    for (int i = 0; i < LANES; i++)
+        b.l[i] = (int8_t)(b.l[i] + (int)(bits >> i & 1) * 16);
+    return b;
+}
+
+INLINE bytes16 block_look_up(bytes16 b, const int8_t *table)
+{
+    for (int i = 0; i < LANES; i++)
+        b.l[i] = table[b.l[i]];
     return b;
 }
 
@@ -282,30 +364,66 @@ INLINE bytes16 block_less8(bytes16 b)
 
 /* ---- a block as floats --------------------------------------------------------------------- */
 
-/* Weights of Q4_0 and Q4_1 from their nibbles at p: the low ones first. */
+#if ISA >= ISA_AVX512 && ISA < ISA_NEON
+
+/* Weights from their nibbles and what is above them: the values that 16 codes can mean, then a
+ * lookup, which reads 4 bits of an index. */
 INLINE void block_nibbles(const int type, const uint8_t *p, const float *scale, vf w[2])
 {
-    vf d = vf_set(scale[0]);
-#if ISA >= ISA_AVX512 && ISA < ISA_NEON
-    /* the 16 values a nibble can mean, then a lookup: vpermps reads 4 index bits */
-    const __m512 iota = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    vf table = type == DTYPE_Q4_1 ? vf_fma(d, iota, vf_set(scale[1]))
-                                  : vf_mul(d, vf_sub(iota, vf_set(8.0f)));
-    __m512i q = _mm512_cvtepu8_epi32(block_bytes(p));
-    w[0] = _mm512_permutexvar_ps(q, table);
-    w[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(q, 4), table);
-#else
-    bytes16 q = block_bytes(p), low = block_low(q), high = block_high(q);
-    if (type == DTYPE_Q4_1) {
-        vf m = vf_set(scale[1]);
-        w[0] = vf_mla(d, block_ints(low), m); /* d q is exact: one rounding in any case */
-        w[1] = vf_mla(d, block_ints(high), m);
-    } else {
-        w[0] = vf_mul(d, block_ints(block_less8(low)));
-        w[1] = vf_mul(d, block_ints(block_less8(high)));
+    const vf iota = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const vf d = vf_set(scale[0]), sixteen = vf_set(16.0f);
+    vf number = vf_sub(iota, vf_set(HAS_MINIMUM(type) ? 0 : MIDDLE_CODE(type)));
+    if (TABLE_TYPE(type))
+        number = block_ints(block_bytes((const uint8_t *)CODE_TABLE(type)));
+    vf add = HAS_MINIMUM(type) ? vf_set(scale[1]) : vf_zero();
+    vf low = HAS_MINIMUM(type) ? vf_fma(d, number, add) : vf_mul(d, number);
+    __m512i q = _mm512_cvtepu8_epi32(block_bytes(p + BLOCK_CODES(type)));
+    __m512i q2 = _mm512_srli_epi32(q, 4);
+    if (!HIGH_BITS(type)) {
+        w[0] = _mm512_permutexvar_ps(q, low);
+        w[1] = _mm512_permutexvar_ps(q2, low);
+        return;
     }
-#endif
+    number = vf_add(number, sixteen);
+    vf high = HAS_MINIMUM(type) ? vf_fma(d, number, add) : vf_mul(d, number);
+    const __m512i lane = _mm512_setr_epi32(-4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11);
+    const __m512i four = _mm512_set1_epi32(15);
+    __m512i fifth = _mm512_set1_epi32((int)load_u32(p + BLOCK_HEAD(type)));
+    fifth = _mm512_rorv_epi32(fifth, lane);
+    q = _mm512_ternarylogic_epi32(four, q, fifth, 0xca);
+    q2 = _mm512_ternarylogic_epi32(four, q2, _mm512_srli_epi32(fifth, 16), 0xca);
+    w[0] = _mm512_permutex2var_ps(low, q, high);
+    w[1] = _mm512_permutex2var_ps(low, q2, high);
 }
+
+#else
+
+/* 16 codes as numbers from their nibbles and, where they have some, their fifth bits: less the
+ * middle, but with a minimum as they are. */
+INLINE bytes16 block_numbers(const int type, bytes16 nibbles, uint32_t fifth)
+{
+    if (TABLE_TYPE(type))
+        return block_look_up(nibbles, CODE_TABLE(type));
+    if (HIGH_BITS(type))
+        nibbles = block_fifth(nibbles, fifth);
+    return HAS_MINIMUM(type) ? nibbles : block_less(nibbles, MIDDLE_CODE(type));
+}
+
+INLINE void block_nibbles(const int type, const uint8_t *p, const float *scale, vf w[2])
+{
+    const bytes16 q = block_bytes(p + BLOCK_CODES(type));
+    const uint32_t fifth = HIGH_BITS(type) ? load_u32(p + BLOCK_HEAD(type)) : 0;
+    const vf d = vf_set(scale[0]);
+    UNROLLED
+    for (int h = 0; h < 2; h++) {
+        bytes16 n = block_numbers(type, h ? block_high(q) : block_low(q), fifth >> 16 * h);
+        w[h] = HAS_MINIMUM(type) /* d q is exact: one rounding in any case */
+                   ? vf_mla(d, block_ints(n), vf_set(scale[1]))
+                   : vf_mul(d, block_ints(n));
+    }
+}
+
+#endif
 
 /* A block whose scales scales_load() has read. */
 INLINE void block_load_scaled(const int type, const uint8_t *p, const float *scale, vf w[2])
@@ -324,7 +442,7 @@ INLINE void block_load_scaled(const int type, const uint8_t *p, const float *sca
         w[0] = vf_mul(d, block_ints(block_bytes(p + BLOCK_HEAD(type))));
         w[1] = vf_mul(d, block_ints(block_bytes(p + BLOCK_HEAD(type) + LANES)));
     } else {
-        block_nibbles(type, p + BLOCK_HEAD(type), scale, w);
+        block_nibbles(type, p, scale, w);
     }
 }
 
@@ -333,7 +451,7 @@ INLINE void block_load(const int type, const uint8_t *p, vf w[2])
 {
     float scale[2] = {0, 0};
     for (int i = 0; i < SCALES(type); i++)
-        scale[i] = half_float(load_u16(p + 2 * i));
+        scale[i] = block_scale(type, p, i);
     block_load_scaled(type, p, scale, w);
 }
 

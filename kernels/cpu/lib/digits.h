@@ -25,6 +25,9 @@
 /* Sums that are kept of a block's digits: of all, and of its first half where some weights have
  * scales of halves. */
 #define TOTALS (HALVES(WTYPE) == 2 || HALVES(WTYPE_2) == 2 || HALVES(WTYPE_3) == 2 ? 2 : 1)
+/* The same of a block's values: of its halves where some weights have minima of halves. */
+#define MINIMA(t) (HAS_MINIMUM(t) && HALVES(t) == 2)
+#define SUMS (MINIMA(WTYPE) || MINIMA(WTYPE_2) || MINIMA(WTYPE_3) ? 2 : 1)
 
 /* A value is an outlier if it is more than `times` the mean size of the others of its row of k,
  * which is this share of the sum of all sizes. Not the row's root mean square, which is the
@@ -39,7 +42,7 @@ enum { FEW_OUTLIER = 10 };
 struct digits {
     int8_t *digit; /* [k/32, D, 32], most significant first */
     float *unit;   /* [k/32] */
-    float *sum;    /* [k/32] unit * sum of X over the block */
+    float *sum;    /* [k/32, SUMS] unit * sum of X over the block, or over each half */
     int32_t
         *total;   /* [k/32, D, TOTALS] sum of each digit over the block, and over its first half */
     float *scale; /* [2] whose product is 2^row */
@@ -52,7 +55,7 @@ struct digits {
 
 #define DIGITS_ROW_BYTES(k, d) \
     ((int64_t)(k) / BLOCK *    \
-     ((d) * (BLOCK + 4 * TOTALS) + 8 + (DIGITS_FINE(d) ? BLOCK + 4 + 4 * TOTALS : 0)))
+     ((d) * (BLOCK + 4 * TOTALS) + 4 + 4 * SUMS + (DIGITS_FINE(d) ? BLOCK + 4 + 4 * TOTALS : 0)))
 
 /* Bytes of scratch for m rows, a multiple of 64. */
 INLINE int64_t digits_bytes(int k, const int d, int m)
@@ -69,7 +72,7 @@ INLINE struct digits digits_row(void *at, int k, const int d, int t)
     g.digit = (int8_t *)p;
     g.unit = (float *)(p + blocks * d * BLOCK);
     g.sum = g.unit + blocks;
-    g.total = (int32_t *)(g.sum + blocks);
+    g.total = (int32_t *)(g.sum + blocks * SUMS);
     g.deep = g.total + blocks * d * TOTALS;
     g.fine_total = g.deep + (DIGITS_FINE(d) ? blocks : 0);
     g.fine = (int8_t *)(g.fine_total + (DIGITS_FINE(d) ? blocks * TOTALS : 0));
@@ -323,6 +326,23 @@ INLINE int32_t digits_share(const int type, const int32_t *total, int at, const 
     return h == 0 ? sum[TOTALS - 1] : sum[0] - sum[TOTALS - 1];
 }
 
+/* The sum of X over the first half of block b, or 256 times that with fourth digits. */
+INLINE int64_t digits_first(const struct digits *g, const int d, int b, int deep)
+{
+    int64_t sum = 0;
+    for (int j = 0; j < d; j++)
+        sum = sum * 256 + g->total[(b * d + j) * TOTALS + TOTALS - 1];
+    return deep ? sum * 256 + g->fine_total[b * TOTALS + TOTALS - 1] : sum;
+}
+
+/* The sum of the values of half h of block b, or of all of it where weights of the type have one
+ * minimum. */
+INLINE float digits_sum(const int type, const struct digits *g, int b, const int h)
+{
+    const float *sum = g->sum + b * SUMS;
+    return SUMS == 1 ? sum[0] : HALVES(type) == 2 ? sum[h] : sum[0] + sum[1];
+}
+
 /* Writes block b of g from x[0, 32), which are at most 2 in size. A larger value than `most` is an
  * outlier. */
 INLINE void digits_block(struct digits *g, const int d, int b, const float *x, float most)
@@ -337,8 +357,12 @@ INLINE void digits_block(struct digits *g, const int d, int b, const float *x, f
     int64_t sum = digits_split(g, d, b, x, pow2(bits), deep);
     if (TOTALS == 2)
         digits_halves(g, d, b);
-    g->unit[b] = pow2(-bits);
-    g->sum[b] = (float)sum * (deep ? g->unit[b] * (1.0f / 256) : g->unit[b]);
+    const float unit = pow2(-bits), times = deep ? unit * (1.0f / 256) : unit;
+    const int64_t first = SUMS == 2 ? digits_first(g, d, b, deep) : sum;
+    g->unit[b] = unit;
+    g->sum[b * SUMS] = (float)first * times;
+    if (SUMS == 2)
+        g->sum[b * SUMS + 1] = (float)(sum - first) * times;
 }
 
 /* What outliers of a row are above, once that is scaled by `down` and `down2`. */

@@ -6,7 +6,7 @@
  *
  *   floats  [K][16]: w[k][row], exactly the dequantized value
  *   tiles   for AMX: [K/32][TILE_PARTS] tiles of 1 KB, a tile being 16 pairs of k by 16 rows of
- *           bf16. Quantized formats store the integer (q - 8, q), which bf16 holds exactly, and
+ *           bf16. Quantized formats store the integer, centred, which bf16 holds exactly, and
  *           beside it the block's scales as floats; bf16 has one part, f16 two and f32 three
  *           parts whose sum is the weight exactly (8 bits of significand each)
  *
@@ -86,13 +86,30 @@ INLINE __m512i byte_bits(__m512i v, int shift, int bits)
 INLINE __m512i super_quads(const int type, const struct panel_source *s, int b, int i)
 {
     const int j = b % BLOCKS_TOGETHER(type);
-    __m512i q = row_dwords(type, s, b, SUPER_LOW(type, j) + 4 * i), high;
-    q = byte_bits(q, SUPER_LOW_SHIFT(type, j), 4);
-    if (!SUPER_HIGH_BITS(type))
+    const int h = i / 4, at = i % 4 * 4;
+    __m512i q = row_dwords(type, s, b, SUPER_LOW(type, j, h) + at), high;
+    q = byte_bits(q, SUPER_LOW_SHIFT(type, j, h), LOW_BITS(type));
+    if (!HIGH_BITS(type))
         return q;
-    high = row_dwords(type, s, b, SUPER_HIGH(type, j) + 4 * i);
-    high = byte_bits(high, SUPER_HIGH_SHIFT(type, j), SUPER_HIGH_BITS(type));
-    return _mm512_or_si512(q, _mm512_slli_epi32(high, 4));
+    high = row_dwords(type, s, b, SUPER_HIGH(type, j, h) + at);
+    high = byte_bits(high, SUPER_HIGH_SHIFT(type, j), HIGH_BITS(type));
+    return _mm512_or_si512(q, _mm512_slli_epi32(high, LOW_BITS(type)));
+}
+
+/* Adds the fifth bits of block b of each row, of Q5_0 and Q5_1: vector i takes bits 4 i to 4 i + 3,
+ * one a byte. */
+INLINE void row_fifths(const int type, const struct panel_source *s, int b, __m512i q[8])
+{
+    const __m512i fifth = row_dwords(type, s, b, BLOCK_HEAD(type));
+    const __m512i first =
+        _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c));
+    UNROLLED
+    for (int i = 0; i < 8; i++) {
+        __m512i at = _mm512_add_epi8(first, _mm512_set1_epi8((char)(i / 2)));
+        __m512i bit = _mm512_set1_epi32(i % 2 ? (int)0x80402010 : 0x08040201);
+        __mmask64 set = _mm512_test_epi8_mask(_mm512_shuffle_epi8(fifth, at), bit);
+        q[i] = _mm512_mask_add_epi8(q[i], set, q[i], _mm512_set1_epi8(16));
+    }
 }
 
 /* panel_quads() of block b, from panels or rows. */
@@ -107,35 +124,43 @@ INLINE void source_quads(const int type, const int packed, const struct panel_so
     UNROLLED
     for (int j = 0; j < n; j++)
         q[j] = SUPER_TYPE(type) ? super_quads(type, s, b, j)
-                                : row_dwords(type, s, b, BLOCK_HEAD(type) + 4 * j);
+                                : row_dwords(type, s, b, BLOCK_CODES(type) + 4 * j);
     UNROLLED
     for (int j = 0; j < 8 - n; j++) {
         q[j + 4] = byte_bits(q[j], 4, 4);
         q[j] = byte_bits(q[j], 0, 4);
     }
+    if (HIGH_BITS(type) && !SUPER_TYPE(type))
+        row_fifths(type, s, b, q);
+    if (TABLE_TYPE(type))
+        panel_look_up(type, q);
 }
 
 /* panel_scales() of block b of super-blocks in rows, one row after the other. */
 INLINE void super_row_scales(const int type, const struct panel_source *s, int b, __m512 scale[2],
-                             __m512 *minimum)
+                             __m512 minimum[2])
 {
-    const int j = b % BLOCKS_TOGETHER(type), one = type == DTYPE_Q6_K ? 2 * j : j;
-    const int two = type == DTYPE_Q6_K ? one + 1 : one + BLOCKS_TOGETHER(type);
-    float of[2][PANEL];
+    const int j = b % BLOCKS_TOGETHER(type), halves = HALVES(type);
+    float of[2][2][PANEL] = {{{0}}};
     for (int r = 0; r < PANEL; r++) {
         const int row = r < s->rows ? r : s->rows - 1;
-        float all[LANES];
+        float all[SUPER_NUMBERS];
         super_scales(type, row_at(type, s->data + row * s->stride, b), all);
-        of[0][r] = all[one];
-        of[1][r] = all[two];
+        for (int h = 0; h < halves; h++) {
+            of[h][0][r] = all[SUPER_SCALE(type, j, h)];
+            if (HAS_MINIMUM(type))
+                of[h][1][r] = all[SUPER_MINIMUM(type, j, h)];
+        }
     }
-    scale[0] = _mm512_loadu_ps(of[0]);
-    scale[1] = *minimum = _mm512_loadu_ps(of[1]);
+    for (int h = 0; h < 2; h++) {
+        scale[h] = _mm512_loadu_ps(of[h][0]);
+        minimum[h] = _mm512_loadu_ps(of[h][1]);
+    }
 }
 
 /* panel_scales() of block b, from panels or rows. */
 INLINE void source_scales(const int type, const int packed, const struct panel_source *s, int b,
-                          __m512 scale[2], __m512 *minimum)
+                          __m512 scale[2], __m512 minimum[2])
 {
     if (packed) {
         panel_scales(type, s->data, s->blocks, b, scale, minimum);
@@ -143,10 +168,12 @@ INLINE void source_scales(const int type, const int packed, const struct panel_s
         super_row_scales(type, s, b, scale, minimum);
     } else {
         __m512i both = row_dwords(type, s, b, 0);
-        scale[0] = scale[1] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
-        *minimum = _mm512_setzero_ps();
+        scale[0] = scale[1] = type == DTYPE_MXFP4
+                                  ? exponent_floats(_mm512_and_si512(both, _mm512_set1_epi32(255)))
+                                  : _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
+        minimum[0] = _mm512_setzero_ps();
         if (HAS_MINIMUM(type))
-            *minimum = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16)));
+            minimum[0] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16)));
     }
 }
 
@@ -184,18 +211,19 @@ INLINE void expand_floats(const int type, const int packed, const struct panel_s
         return;
     }
     __m512i q[8];
-    __m512 scale[2], minimum;
+    __m512 scale[2], minimum[2];
     source_quads(type, packed, s, b, q);
-    source_scales(type, packed, s, b, scale, &minimum);
+    source_scales(type, packed, s, b, scale, minimum);
     UNROLLED
     for (int k = 0; k < BLOCK; k++) {
-        __m512 d = scale[k * HALVES(type) / BLOCK];
+        const int h = k * HALVES(type) / BLOCK;
         __m512i v = _mm512_slli_epi32(q[k / 4], 24 - k % 4 * 8);
-        v = _mm512_srai_epi32(v, 24); /* codes are positive, bytes of Q8_0 are signed */
+        v = type == DTYPE_Q8_0 ? _mm512_srai_epi32(v, 24) : _mm512_srli_epi32(v, 24);
         __m512 f = _mm512_cvtepi32_ps(v);
         if (!HAS_MINIMUM(type))
             f = _mm512_sub_ps(f, _mm512_set1_ps(MIDDLE_CODE(type)));
-        f = HAS_MINIMUM(type) ? _mm512_fmadd_ps(d, f, minimum) : _mm512_mul_ps(d, f);
+        f = HAS_MINIMUM(type) ? _mm512_fmadd_ps(scale[h], f, minimum[h])
+                              : _mm512_mul_ps(scale[h], f);
         _mm512_store_ps(out + k * PANEL, f);
     }
 }
@@ -231,11 +259,12 @@ INLINE __m512i split_part(__m512 *f)
     return bits;
 }
 
-/* Pairs (k, k+1) of bytes of each row as bf16 of q - 8 (nibbles) or q (Q8_0). `half` picks bytes
- * 0, 1 or 2, 3 of the quad. */
+/* Pairs (k, k+1) of codes of each row as bf16, less the one in their middle. `half` picks bytes 0,
+ * 1 or 2, 3 of the quad. */
 INLINE __m512i quad_brain(const int type, __m512i quad, const int half)
 {
-    if (type == DTYPE_Q8_0) {
+    if (CODE_BITS(type) > 4) {
+        quad = _mm512_sub_epi8(quad, _mm512_set1_epi8((char)MIDDLE_CODE(type)));
         __m512i even = _mm512_srai_epi32(_mm512_slli_epi32(quad, half ? 8 : 24), 24);
         __m512i odd = _mm512_srai_epi32(_mm512_slli_epi32(quad, half ? 0 : 16), 24);
         even = _mm512_srli_epi32(_mm512_castps_si512(_mm512_cvtepi32_ps(even)), 16);
@@ -261,14 +290,14 @@ INLINE void expand_tiles(const int type, const int packed, const struct panel_so
 {
     if (PANEL_TYPE(type)) {
         __m512i q[8];
-        __m512 scale[2], minimum, middle = _mm512_set1_ps(MIDDLE_CODE(type));
+        __m512 scale[2], minimum[2], middle = _mm512_set1_ps(MIDDLE_CODE(type));
         source_quads(type, packed, s, b, q);
-        source_scales(type, packed, s, b, scale, &minimum);
+        source_scales(type, packed, s, b, scale, minimum);
         UNROLLED
         for (int i = 0; i < BLOCK / 2; i++)
             _mm512_store_si512(tile + 64 * i, quad_brain(type, q[i / 2], i % 2));
         _mm512_store_ps(scales, scale[0]);
-        _mm512_store_ps(scales + PANEL, _mm512_fmadd_ps(scale[0], middle, minimum));
+        _mm512_store_ps(scales + PANEL, _mm512_fmadd_ps(scale[0], middle, minimum[0]));
         return;
     }
     for (int i = 0; i < BLOCK / 2; i++) {

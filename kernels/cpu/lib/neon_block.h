@@ -24,9 +24,21 @@ INLINE bytes16 block_high(bytes16 b)
     return vreinterpretq_s8_u8(vshrq_n_u8(vreinterpretq_u8_s8(b), 4));
 }
 
-INLINE bytes16 block_less8(bytes16 b)
+INLINE bytes16 block_less(bytes16 b, int n)
 {
-    return vsubq_s8(b, vdupq_n_s8(8));
+    return vsubq_s8(b, vdupq_n_s8((int8_t)n));
+}
+
+INLINE bytes16 block_fifth(bytes16 b, uint32_t bits)
+{
+    const uint8x16_t one = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201u));
+    uint8x16_t spread = vcombine_u8(vdup_n_u8((uint8_t)bits), vdup_n_u8((uint8_t)(bits >> 8)));
+    return vorrq_s8(b, vreinterpretq_s8_u8(vandq_u8(vtstq_u8(spread, one), vdupq_n_u8(16))));
+}
+
+INLINE bytes16 block_look_up(bytes16 b, const int8_t *table)
+{
+    return vqtbl1q_s8(vld1q_s8(table), vreinterpretq_u8_s8(b));
 }
 
 INLINE vf block_ints(bytes16 b)

@@ -16,10 +16,12 @@
 #ifndef WHET_KERNELS_CPU_LIB_NEON_PANEL_H
 #define WHET_KERNELS_CPU_LIB_NEON_PANEL_H
 
-/* Bits of v, shifted left by `left` or right where that is negative. */
-INLINE uint8x16_t panel_bits(uint8x16_t v, const int left, const int mask)
+/* Bits of codes, `bits` of each at p, that are to lie from bit `to` on: the eighth register i. */
+INLINE uint8x16_t panel_bits(const uint8_t *p, const int bits, const int to, const int i)
 {
-    return vandq_u8(vshlq_u8(v, vdupq_n_s8((int8_t)left)), vdupq_n_u8((uint8_t)mask));
+    const int step = 8 / bits, left = to - i % step * bits;
+    uint8x16_t v = vshlq_u8(vld1q_u8(p + i / step * 64), vdupq_n_s8((int8_t)left));
+    return vandq_u8(v, vdupq_n_u8((uint8_t)(((1 << bits) - 1) << to)));
 }
 
 /* Quants of rows 4 q .. 4 q + 3 of block b, less the code in their middle: register i has their k =
@@ -27,7 +29,7 @@ INLINE uint8x16_t panel_bits(uint8x16_t v, const int left, const int mask)
 INLINE void panel_load4(const int type, const uint8_t *panel, int b, const int q, int8x16_t w[8])
 {
     const uint8_t *p = panel + (int64_t)b * PANEL_QUANTS(type) + 16 * q;
-    const int bits = SUPER_HIGH_BITS(type), step = bits == 2 ? 4 : 8;
+    const int bits = HIGH_BITS(type), low = LOW_BITS(type);
     if (type == DTYPE_Q8_0) {
         UNROLLED
         for (int i = 0; i < 8; i++)
@@ -38,10 +40,13 @@ INLINE void panel_load4(const int type, const uint8_t *panel, int b, const int q
     for (int i = 0; i < 8; i++) {
         uint8x16_t v = vld1q_u8(p + 64 * (i % 4));
         v = i < 4 ? vandq_u8(v, vdupq_n_u8(15)) : vshrq_n_u8(v, 4);
+        if (low == 2)
+            v = panel_bits(p, 2, 0, i);
         if (bits)
-            v = vorrq_u8(v, panel_bits(vld1q_u8(p + 256 + i / step * 64), 4 - i % step * bits,
-                                       bits == 2 ? 0x30 : 0x10));
-        w[i] = vsubq_s8(vreinterpretq_s8_u8(v), vdupq_n_s8(MIDDLE_CODE(type)));
+            v = vorrq_u8(v, panel_bits(p + 64 * low, bits, low, i));
+        w[i] = TABLE_TYPE(type)
+                   ? vqtbl1q_s8(vld1q_s8(CODE_TABLE(type)), v)
+                   : vsubq_s8(vreinterpretq_s8_u8(v), vdupq_n_s8((int8_t)MIDDLE_CODE(type)));
     }
 }
 
@@ -127,6 +132,16 @@ INLINE float32x4_t panel_halves(const uint8_t *p)
     return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
 }
 
+/* MXFP4_SCALE() of 4 exponents: the second number is the larger one of 0 and 1 only. */
+INLINE float32x4_t panel_exponents(const uint8_t *p)
+{
+    uint16x8_t v = vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(load_u32(p))));
+    const int32x4_t e = vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(v))), one = vdupq_n_s32(1);
+    int32x4_t bits = vshlq_n_s32(vsubq_s32(e, one), 23);
+    int32x4_t least = vshlq_n_s32(vaddq_s32(vminq_s32(e, one), one), 21);
+    return vreinterpretq_f32_s32(vmaxq_s32(bits, least));
+}
+
 /* Four signed bytes as floats. */
 INLINE float32x4_t panel_bytes4(const uint8_t *p)
 {
@@ -137,22 +152,25 @@ INLINE float32x4_t panel_bytes4(const uint8_t *p)
 /* For rows 4 q .. of block b: its scale, or those of its halves, and what its weights have in the
  * middle of their codes. */
 INLINE void panel_scales4(const int type, const uint8_t *panel, int blocks, int b, const int q,
-                          float32x4_t scale[2], float32x4_t *middle)
+                          float32x4_t scale[2], float32x4_t middle[2])
 {
-    const uint8_t *head = panel_head(type, panel, blocks, b) + 8 * q;
-    const float32x4_t d = panel_halves(head), centre = vdupq_n_f32(MIDDLE_CODE(type));
-    scale[0] = scale[1] = *middle = d;
-    if (SUPER_TYPE(type)) {
-        const uint8_t *factor = panel_factors(type, panel, blocks, b) + 4 * q;
-        const float32x4_t two = panel_bytes4(factor + PANEL);
-        scale[0] = vmulq_f32(d, panel_bytes4(factor));
-        scale[1] = vmulq_f32(d, two);
+    const uint8_t *head = panel_head(type, panel, blocks, b) + 4 * PANEL_NUMBER(type) * q;
+    const float32x4_t d = type == DTYPE_MXFP4 ? panel_exponents(head) : panel_halves(head);
+    const float32x4_t centre = vdupq_n_f32(MIDDLE_CODE(type));
+    const float32x4_t m = HAS_MINIMUM(type) ? panel_halves(head + 2 * PANEL) : d;
+    scale[0] = scale[1] = d;
+    middle[0] = middle[1] = vfmaq_f32(m, d, centre);
+    if (!SUPER_TYPE(type))
+        return;
+    const uint8_t *factor = panel_factors(type, panel, blocks, b) + 4 * q;
+    const int halves = HALVES(type);
+    UNROLLED
+    for (int h = 0; h < halves; h++, factor += PANEL) {
+        scale[h] = vmulq_f32(d, panel_bytes4(factor));
         if (HAS_MINIMUM(type)) {
-            float32x4_t minimum = vmulq_f32(panel_halves(head + 2 * PANEL), two);
-            *middle = vfmaq_f32(vnegq_f32(minimum), scale[0], centre);
+            float32x4_t minimum = vmulq_f32(m, panel_bytes4(factor + halves * PANEL));
+            middle[h] = vfmaq_f32(vnegq_f32(minimum), scale[h], centre);
         }
-    } else if (HAS_MINIMUM(type)) {
-        *middle = vfmaq_f32(panel_halves(head + 2 * PANEL), d, centre);
     }
 }
 
@@ -167,10 +185,10 @@ INLINE void panel_block(const int type, const int d, const uint8_t *panel, int b
     UNROLLED
     for (int q = 0; q < 4; q++) {
         int8x16_t w[8];
-        float32x4_t scale[2], middle;
+        float32x4_t scale[2], middle[2];
         NO_SOONER();
         panel_load4(type, panel, b, q, w);
-        panel_scales4(type, panel, blocks, b, q, scale, &middle);
+        panel_scales4(type, panel, blocks, b, q, scale, middle);
         UNROLLED
         for (int t0 = 0; t0 < tokens; t0 += PAIR(d)) {
             const int n = tokens - t0 < PAIR(d) ? tokens - t0 : PAIR(d);
@@ -184,7 +202,8 @@ INLINE void panel_block(const int type, const int d, const uint8_t *panel, int b
                     float32x4_t joined = panel_join(d, sum + (t - t0) * d);
                     acc[t].p[q] = vfmaq_f32(acc[t].p[q], joined, unit);
                     if (HAS_MINIMUM(type))
-                        acc[t].p[q] = vfmaq_f32(acc[t].p[q], middle, vdupq_n_f32(x[t].sum[b]));
+                        acc[t].p[q] =
+                            vfmaq_n_f32(acc[t].p[q], middle[h], digits_sum(type, x + t, b, h));
                 }
             }
         }

@@ -8,8 +8,9 @@
  * Quants are centred before they are summed (Q4_1: w = d (q - 8) + (m + 8 d)): the sums then stay
  * small where activations share a large mean, instead of cancelling against m.
  * Sums of a block are exact integers; over blocks they are added in float in rising order. For
- * D digits a block costs 8 D dot instructions for 512 weights (16 rows) a token. Those of Q6_K,
- * whose blocks have two scales, are two sums of half the products.
+ * D digits a block costs 8 D dot instructions for 512 weights (16 rows) a token. Those of Q2_K,
+ * Q3_K and Q6_K, whose blocks have two scales, are two sums of half the products. Four bits that
+ * stand for the numbers of a table are looked up as bytes first.
  */
 #ifndef WHET_KERNELS_CPU_LIB_PANEL_H
 #define WHET_KERNELS_CPU_LIB_PANEL_H

@@ -5,13 +5,14 @@
  * panel is
  *
  *   quants [K/32][PANEL_QUANTS]   one 64-byte vector holds, for each of the 16 rows, the 4 bytes
- *                                 that are dword j of the row's block: 8 of Q8_0; of the others 4
- *                                 of nibbles, low ones first, then what codes have above them: a
- *                                 vector of fifth bits (Q5_K), code k in bit k / 4; two of pairs
- *                                 of bits (Q6_K), code k of each half in bits k % 16 / 4 * 2
- *   scales [K/32][16] f16 d, and for Q4_1 [16] f16 m after each d; of super-blocks
- *          [K/256] { [16] f16 d, and but for Q6_K [16] f16 dmin; [8][2][16] bytes }: a block's
- *          scales and minima, or those of its halves
+ *                                 that are dword j of the row's block: 8 of Q8_0; of others 4 of
+ *                                 nibbles, low ones first, or 2 of pairs of bits (Q2_K, Q3_K),
+ *                                 code k of each half in bits k % 16 / 4 * 2. Then what codes have
+ *                                 above those: a vector of single bits (Q5_0, Q5_1, Q5_K, Q3_K),
+ *                                 code k in bit k / 4; 2 of pairs (Q6_K), as before
+ *   scales [K/32][16] f16 d, and for Q4_1 and Q5_1 [16] f16 m after each d; [16] bytes of MXFP4; of
+ *          super-blocks [K/256] { [16] f16 d, and but for Q6_K [16] f16 dmin; [8][2][16] bytes }: a
+ * block's scales and minima, or those of its halves
  *
  * The bytes are those of the model's own format, but for six-bit scales, which have eight.
  */
@@ -24,10 +25,12 @@
 enum { PANEL = 16 };
 
 /* Bytes of a block of 16 rows: its quants, its scales (of a super-block's eight the mean). */
-#define PANEL_QUANTS(t) \
-    ((t) == DTYPE_Q8_0 ? 512 : SUPER_TYPE(t) ? 256 + 64 * SUPER_HIGH_BITS(t) : 256)
-#define PANEL_HEAD(t) (HAS_MINIMUM(t) ? 64 : 32)
-#define PANEL_SCALES(t) (SUPER_TYPE(t) ? PANEL_HEAD(t) / 8 + 32 : PANEL_HEAD(t))
+#define PANEL_QUANTS(t) (64 * (LOW_BITS(t) + HIGH_BITS(t)))
+#define PANEL_HEAD(t) (PANEL * (HAS_MINIMUM(t) ? 2 : 1) * PANEL_NUMBER(t))
+/* Bytes of one number there. */
+#define PANEL_NUMBER(t) ((t) == DTYPE_MXFP4 ? 1 : 2)
+#define PANEL_SCALES(t) \
+    (SUPER_TYPE(t) ? PANEL_HEAD(t) / 8 + PANEL * SUPER_FACTORS(t) : PANEL_HEAD(t))
 #define PANEL_LAYOUT "panel16"
 
 INLINE int64_t panel_bytes(int type, int k)
@@ -40,7 +43,7 @@ static inline int64_t panel_packed_bytes(const struct weight *w)
     return (w->rows + PANEL - 1) / PANEL * panel_bytes(w->type, w->cols);
 }
 
-/* The halves of block b of a panel, d and what is after it, for all 16 rows. */
+/* The numbers of block b of a panel, d and what is after it, for all 16 rows. */
 INLINE const uint8_t *panel_head(const int type, const uint8_t *panel, int blocks, int b)
 {
     const int together = BLOCKS_TOGETHER(type);
@@ -48,10 +51,11 @@ INLINE const uint8_t *panel_head(const int type, const uint8_t *panel, int block
            b / together * together * PANEL_SCALES(type);
 }
 
-/* The bytes of block b of a super-block type: 16 scales, then 16 minima or scales. */
+/* The bytes of block b of a super-block type: 16 scales, or those of each half, then minima. */
 INLINE const uint8_t *panel_factors(const int type, const uint8_t *panel, int blocks, int b)
 {
-    return panel_head(type, panel, blocks, b) + PANEL_HEAD(type) + b % 8 * 32;
+    return panel_head(type, panel, blocks, b) + PANEL_HEAD(type) +
+           b % 8 * PANEL * SUPER_FACTORS(type);
 }
 
 /* The codes of block j of the super-block at p, as a lane of the quants at q. */
@@ -59,12 +63,16 @@ INLINE void panel_pack_codes(const int type, const uint8_t *p, int j, uint8_t *q
 {
     uint32_t word[6] = {0};
     for (int i = 0; i < 8; i++) {
-        const uint32_t quad = super_quad(type, p, j, i), high = quad >> 4 & 0x03030303;
-        word[i % 4] |= (quad & 0x0f0f0f0f) << i / 4 * 4;
-        if (type == DTYPE_Q6_K)
-            word[4 + i / 4] |= high << i % 4 * 2;
+        const uint32_t quad = super_quad(type, p, j, i), low = quad & SUPER_MASK(LOW_BITS(type));
+        const uint32_t high = quad >> LOW_BITS(type) & SUPER_MASK(HIGH_BITS(type));
+        if (LOW_BITS(type) == 2)
+            word[i / 4] |= low << i % 4 * 2;
         else
-            word[4] |= high << i;
+            word[i % 4] |= low << i / 4 * 4;
+        if (HIGH_BITS(type) == 2)
+            word[LOW_BITS(type) + i / 4] |= high << i % 4 * 2;
+        else
+            word[LOW_BITS(type)] |= high << i;
     }
     for (int i = 0; i < PANEL_QUANTS(type) / 64; i++)
         __builtin_memcpy(q + 64 * i, word + i, 4);
@@ -74,16 +82,18 @@ INLINE void panel_pack_codes(const int type, const uint8_t *p, int j, uint8_t *q
 INLINE void panel_pack_super(const int type, const uint8_t *p, int blocks, int b, uint8_t *panel,
                              int lane)
 {
-    const int j = b % BLOCKS_TOGETHER(type), one = type == DTYPE_Q6_K ? 2 * j : j;
-    const int two = type == DTYPE_Q6_K ? one + 1 : one + BLOCKS_TOGETHER(type);
-    uint8_t *factor = (uint8_t *)panel_factors(type, panel, blocks, b) + lane, of[16];
+    const int j = b % BLOCKS_TOGETHER(type), halves = HALVES(type);
+    uint8_t *factor = (uint8_t *)panel_factors(type, panel, blocks, b) + lane, of[SUPER_NUMBERS];
     uint8_t *head = (uint8_t *)panel_head(type, panel, blocks, b) + 2 * lane;
     super_factors(type, p, of);
-    factor[0] = of[one];
-    factor[PANEL] = of[two];
-    __builtin_memcpy(head, p + (type == DTYPE_Q6_K ? SUPER_D : 0), 2);
+    for (int h = 0; h < halves; h++) {
+        factor[h * PANEL] = of[SUPER_SCALE(type, j, h)];
+        if (HAS_MINIMUM(type))
+            factor[(halves + h) * PANEL] = of[SUPER_MINIMUM(type, j, h)];
+    }
+    __builtin_memcpy(head, p + SUPER_D(type), 2);
     if (HAS_MINIMUM(type))
-        __builtin_memcpy(head + 2 * PANEL, p + 2, 2);
+        __builtin_memcpy(head + 2 * PANEL, p + SUPER_D(type) + 2, 2);
     panel_pack_codes(type, p, j, panel + (int64_t)b * PANEL_QUANTS(type) + 4 * lane);
 }
 
@@ -91,13 +101,21 @@ INLINE void panel_pack_super(const int type, const uint8_t *p, int blocks, int b
 INLINE void panel_pack_block(const int type, const uint8_t *p, int blocks, int b, uint8_t *panel,
                              int lane)
 {
+    const int number = PANEL_NUMBER(type), words = LOW_BITS(type);
     uint8_t *q = panel + (int64_t)b * PANEL_QUANTS(type) + 4 * lane;
-    uint8_t *head = (uint8_t *)panel_head(type, panel, blocks, b) + 2 * lane;
-    for (int j = 0; j < PANEL_QUANTS(type) / 64; j++)
-        __builtin_memcpy(q + 64 * j, p + BLOCK_HEAD(type) + 4 * j, 4);
-    __builtin_memcpy(head, p, 2);
-    if (type == DTYPE_Q4_1)
+    uint8_t *head = (uint8_t *)panel_head(type, panel, blocks, b) + number * lane;
+    for (int j = 0; j < words; j++)
+        __builtin_memcpy(q + 64 * j, p + BLOCK_CODES(type) + 4 * j, 4);
+    __builtin_memcpy(head, p, (size_t)number);
+    if (HAS_MINIMUM(type))
         __builtin_memcpy(head + 2 * PANEL, p + 2, 2);
+    if (HIGH_BITS(type)) {
+        const uint32_t fifth = load_u32(p + BLOCK_HEAD(type));
+        uint32_t word = 0;
+        for (int i = 0; i < 8; i++) /* four bits become the lowest ones of four bytes */
+            word |= ((fifth >> 4 * i & 15) * 0x00204081u & 0x01010101u) << i;
+        __builtin_memcpy(q + 64 * words, &word, 4);
+    }
 }
 
 /* Copies row `row` of w into its lane, or clears lane `row` if the matrix ends before it. */

@@ -49,7 +49,7 @@ INLINE void rows_dot(const int type, const uint8_t *w, int64_t stride, const int
     }
     for (int b0 = 0; b0 < k / BLOCK; b0 += SCALE_RUN) {
         const int run = k / BLOCK - b0 < SCALE_RUN ? k / BLOCK - b0 : SCALE_RUN;
-        float scale[ROWS_MOST][2 * SCALE_RUN];
+        float scale[ROWS_MOST][RUN_SCALES];
         UNROLLED
         for (int r = 0; r < rows; r++)
             row_scales(type, row_at(type, w + r * stride, b0), run, scale[r]);

@@ -9,15 +9,16 @@
  * with unit[b] a power of two that lets the block's largest |X| fill D digits. All digits are
  * unsigned, as the instruction wants one of its factors: the offset leaves X through the first
  * value of the sums, -128 times the sum of a row's weights in the block, which is known when the
- * weights are expanded. Weights are the other factor, signed bytes: q - 8 or, of Q8_0, q.
+ * weights are expanded. Weights are the other factor, signed bytes: codes less the one in their
+ * middle.
  *
  * A digit's sum is shifted by 8 bits and the next digit's products are added on top, so one int32
  * ends up with the exact sum over the block and is converted once. Nothing is lost: integers wrap
  * around on the way, but the result fits, 32 * 2^23 * 8 at most for 4-bit weights and three digits;
- * those of Q8_0 are converted after two digits and again after the third. Blocks of Q6_K have a
- * scale for each half, which is summed and converted by itself. Its sums, 16 * 2^23 * 32, and those
- * of Q5_K fit if the mean |X| of half a block is below 2^22: where it is not, all values are of
- * much the same size, and X has a bit less.
+ * bytes, which Q8_0 has and IQ4_NL and IQ4_XS stand for, are converted after two digits and again
+ * after the third. Blocks with a scale for each half are summed and converted by halves. Sums of 6
+ * bits in halves, 16 * 2^23 * 32, and of 5 bits in whole blocks fit if the mean |X| of half a block
+ * is below 2^22: where it is not, all values are of much the same size, and X has a bit less.
  *
  * Three digits keep 22 bits below a block's largest value. That is about what a float sum of
  * hundreds of products keeps, but the neighbours of an outlier would lose more. So a token's block
@@ -35,17 +36,17 @@
 /* ---- weights ------------------------------------------------------------------------------ */
 
 /* A block of a panel: 8 vectors of signed bytes; then, for each of its halves that has a scale of
- * its own, 16 first values and that scale; then what formats with a minimum have in the middle. */
-#define DIGIT_FIRST(h) (512 + 128 * (h))
-#define DIGIT_D(h) (DIGIT_FIRST(h) + 64)
-#define DIGIT_MIDDLE(type) DIGIT_FIRST(HALVES(type))
-#define DIGIT_BLOCK(type) (DIGIT_MIDDLE(type) + (HAS_MINIMUM(type) ? 64 : 0))
+ * its own, 16 first values, that scale and what formats with a minimum have in the middle. */
+#define DIGIT_FIRST(type, h) (512 + (HAS_MINIMUM(type) ? 192 : 128) * (h))
+#define DIGIT_D(type, h) (DIGIT_FIRST(type, h) + 64)
+#define DIGIT_MIDDLE(type, h) (DIGIT_FIRST(type, h) + 128)
+#define DIGIT_BLOCK(type) DIGIT_FIRST(type, HALVES(type))
 /* Whether sums are converted before digit d, which they would outgrow. */
-#define DIGIT_ANEW(type, d) ((type) == DTYPE_Q8_0 && (d) == 2)
+#define DIGIT_ANEW(type, d) (CODE_BITS(type) == 8 && (d) == 2)
 /* Whether there are codes of 5 or 6 bits, whose sums would outgrow three digits. */
-#define DIGIT_FULL  \
-    (DIGITS == 3 && \
-     (SUPER_HIGH_BITS(WTYPE) || SUPER_HIGH_BITS(WTYPE_2) || SUPER_HIGH_BITS(WTYPE_3)))
+#define DIGIT_CLOSE(type) (CODE_BITS(type) == 5 || CODE_BITS(type) == 6)
+#define DIGIT_FULL \
+    (DIGITS == 3 && (DIGIT_CLOSE(WTYPE) || DIGIT_CLOSE(WTYPE_2) || DIGIT_CLOSE(WTYPE_3)))
 
 INLINE int64_t wide_panel_bytes(const int type)
 {
@@ -57,38 +58,41 @@ INLINE void wide_expand_block(const int type, const struct panel_source *s, int 
     const int halves = HALVES(type);
     uint8_t *to = panel + (int64_t)b * DIGIT_BLOCK(type);
     __m512i q[8];
-    __m512 scale[2], minimum, centre = _mm512_set1_ps(MIDDLE_CODE(type));
+    __m512 scale[2], minimum[2], centre = _mm512_set1_ps(MIDDLE_CODE(type));
     source_quads(type, PACK, s, b, q);
-    source_scales(type, PACK, s, b, scale, &minimum);
+    source_scales(type, PACK, s, b, scale, minimum);
     UNROLLED
     for (int h = 0; h < halves; h++) {
         const int n = 8 / halves;
         __m512i sum = _mm512_setzero_si512();
         UNROLLED
         for (int i = h * n; i < h * n + n; i++) {
-            q[i] = _mm512_sub_epi8(q[i], _mm512_set1_epi8(MIDDLE_CODE(type)));
+            q[i] = _mm512_sub_epi8(q[i], _mm512_set1_epi8((char)MIDDLE_CODE(type)));
             sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8((char)128), q[i]);
             _mm512_store_si512(to + 64 * i, q[i]);
         }
-        _mm512_store_si512(to + DIGIT_FIRST(h), _mm512_sub_epi32(_mm512_setzero_si512(), sum));
-        _mm512_store_ps(to + DIGIT_D(h), scale[h]);
+        _mm512_store_si512(to + DIGIT_FIRST(type, h),
+                           _mm512_sub_epi32(_mm512_setzero_si512(), sum));
+        _mm512_store_ps(to + DIGIT_D(type, h), scale[h]);
+        if (HAS_MINIMUM(type))
+            _mm512_store_ps(to + DIGIT_MIDDLE(type, h),
+                            _mm512_fmadd_ps(scale[h], centre, minimum[h]));
     }
-    if (HAS_MINIMUM(type))
-        _mm512_store_ps(to + DIGIT_MIDDLE(type), _mm512_fmadd_ps(scale[0], centre, minimum));
 }
 
 /* ---- activations -------------------------------------------------------------------------- */
 
-/* A tile: [K/32][DIGITS][TILE][32] digits, [K/32][TILE] units, [K/32][TILE] sums of the block in
- * its unit, with FINE [K/32][TILE][32] fourth digits and [K/32] which tokens have some, a bit each;
- * at its end [TILE][2] factors of 2^row. */
+/* A tile: [K/32][DIGITS][TILE][32] digits, [K/32][TILE] units, [SUMS][K/32][TILE] sums of the
+ * block, or of each half of it, with FINE [K/32][TILE][32] fourth digits and [K/32] which tokens
+ * have some, a bit each; at its end [TILE][2] factors of 2^row. */
 enum { DIGIT_ROWS = DIGITS * TILE * BLOCK, FINE = DIGITS == 3 };
 enum { WIDE_OUTLIER = 24 };
 enum { FINE_ROWS = FINE * (TILE * BLOCK + 2) };
 
 INLINE int64_t wide_tile_bytes(void)
 {
-    return ROUND64((int64_t)(K / BLOCK) * (DIGIT_ROWS + TILE * 8 + FINE_ROWS) + TILE * 8);
+    return ROUND64((int64_t)(K / BLOCK) * (DIGIT_ROWS + TILE * 4 * (1 + SUMS) + FINE_ROWS) +
+                   TILE * 8);
 }
 
 /* The factors of 2^row of a tile's tokens, [TILE][2]. */
@@ -104,7 +108,7 @@ INLINE float *wide_units(const uint8_t *tile)
 
 INLINE uint8_t *wide_fine(const uint8_t *tile)
 {
-    return (uint8_t *)(wide_units(tile) + (int64_t)(K / BLOCK) * TILE * 2);
+    return (uint8_t *)(wide_units(tile) + (int64_t)(K / BLOCK) * TILE * (1 + SUMS));
 }
 
 INLINE uint16_t *wide_with_fine(const uint8_t *tile)
@@ -154,8 +158,9 @@ INLINE void digit_units(const float *x, float *up, float *unit, uint8_t *fine)
 }
 
 /* The digits of 32 values at `to`, those of the next digit TILE * 32 bytes on, and those behind
- * them at `fine`; returns sums of two values each. */
-INLINE __m512 digit_block(uint8_t *to, uint8_t *fine, const float *x, float up, int deep)
+ * them at `fine`; sum[]: sums of two values each, or of halves one value each. */
+INLINE void digit_block(uint8_t *to, uint8_t *fine, const float *x, float up, int deep,
+                        __m512 sum[SUMS])
 {
     const __m512i offset = _mm512_set1_epi32(1 << (8 * DIGITS - 1));
     const __m512 times = _mm512_set1_ps(deep ? up * 256 : up);
@@ -163,7 +168,13 @@ INLINE __m512 digit_block(uint8_t *to, uint8_t *fine, const float *x, float up, 
     UNROLLED
     for (int h = 0; h < 2; h++)
         q[h] = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16 * h), times));
-    __m512 sum = _mm512_add_ps(_mm512_cvtepi32_ps(q[0]), _mm512_cvtepi32_ps(q[1]));
+    const __m512 back = _mm512_set1_ps(deep ? 1.0f / 256 : 1);
+    __m512 half[2] = {_mm512_cvtepi32_ps(q[0]), _mm512_cvtepi32_ps(q[1])};
+    if (SUMS == 1)
+        half[0] = _mm512_add_ps(half[0], half[1]);
+    UNROLLED
+    for (int h = 0; h < SUMS; h++)
+        sum[h] = _mm512_mul_ps(half[h], back);
     if (FINE) {
         __m512i low = _mm512_set1_epi32(deep ? 255 : 0);
         UNROLLED
@@ -183,7 +194,6 @@ INLINE __m512 digit_block(uint8_t *to, uint8_t *fine, const float *x, float up, 
             _mm_store_si128((__m128i *)(to + d * TILE * BLOCK) + h,
                             _mm512_cvtepi32_epi8(_mm512_srli_epi32(q[h], 8 * (DIGITS - 1 - d))));
     }
-    return deep ? _mm512_mul_ps(sum, _mm512_set1_ps(1.0f / 256)) : sum;
 }
 
 /* Writes token row `r` of a tile, row 0 before the others. */
@@ -192,20 +202,26 @@ INLINE void wide_split(uint8_t *tile, int r, const float *x)
     float up[DIGIT_LINE] __attribute__((aligned(64))),
         unit[DIGIT_LINE] __attribute__((aligned(64)));
     uint8_t deep[DIGIT_LINE] __attribute__((aligned(16))), *fine = wide_fine(tile) + r * BLOCK;
-    float sums[DIGIT_LINE], *units = wide_units(tile) + r;
+    float sums[SUMS][DIGIT_LINE], *units = wide_units(tile) + r;
     digit_units(x, up, unit, deep);
     for (int line = 0; line < K / BLOCK; line += 16) {
-        __m512 sum[16];
-        for (int i = 0; i < 16; i++)
-            sum[i] = _mm512_setzero_ps();
-        for (int b = line; b < line + 16 && b < K / BLOCK; b++)
-            sum[b - line] = digit_block(tile + (int64_t)b * DIGIT_ROWS + r * BLOCK,
-                                        fine + b * TILE * BLOCK, x + b * BLOCK, up[b], deep[b]);
-        _mm512_storeu_ps(sums + line, _mm512_mul_ps(vf_fold16(sum), _mm512_load_ps(unit + line)));
+        __m512 sum[SUMS][16], one[SUMS];
+        for (int i = 0; i < SUMS * 16; i++)
+            sum[i / 16][i % 16] = _mm512_setzero_ps();
+        for (int b = line; b < line + 16 && b < K / BLOCK; b++) {
+            digit_block(tile + (int64_t)b * DIGIT_ROWS + r * BLOCK, fine + b * TILE * BLOCK,
+                        x + b * BLOCK, up[b], deep[b], one);
+            for (int h = 0; h < SUMS; h++)
+                sum[h][b - line] = one[h];
+        }
+        for (int h = 0; h < SUMS; h++)
+            _mm512_storeu_ps(sums[h] + line,
+                             _mm512_mul_ps(vf_fold16(sum[h]), _mm512_load_ps(unit + line)));
     }
     for (int b = 0; b < K / BLOCK; b++) {
         units[b * TILE] = unit[b];
-        units[(K / BLOCK + b) * TILE] = sums[b];
+        for (int h = 0; h < SUMS; h++)
+            units[((1 + h) * (K / BLOCK) + b) * TILE] = sums[h][b];
         if (FINE)
             wide_with_fine(tile)[b] = (uint16_t)((r ? wide_with_fine(tile)[b] : 0) | deep[b] << r);
     }
@@ -222,6 +238,14 @@ INLINE __m512i digit_broadcast(const uint8_t *p)
 
 /* ---- products ----------------------------------------------------------------------------- */
 
+/* The sum of a token's values in half h of a block, or in all of it; unit: its own in that block.
+ */
+INLINE float digit_value_sum(const int type, const int h, const float *unit)
+{
+    const float *sum = unit + K / BLOCK * TILE, *second = sum + (SUMS - 1) * (K / BLOCK) * TILE;
+    return SUMS == 1 ? *sum : HALVES(type) == 2 ? *(h ? second : sum) : *sum + *second;
+}
+
 /* out (+)= the integers of half h of a block, or all of it, with its scale applied. `times`: a
  * factor of the integers; `last`: they are the block's last. */
 INLINE void digit_apply(const int type, const int cols, const int h, const __m512i s[TILE][4],
@@ -232,7 +256,7 @@ INLINE void digit_apply(const int type, const int cols, const int h, const __m51
     UNROLLED
     for (int c = 0; c < cols; c++) {
         const uint8_t *p = block + c * stride;
-        __m512 d = _mm512_mul_ps(_mm512_load_ps(p + DIGIT_D(h)), _mm512_set1_ps(times));
+        __m512 d = _mm512_mul_ps(_mm512_load_ps(p + DIGIT_D(type, h)), _mm512_set1_ps(times));
         UNROLLED
         for (int t = 0; t < TILE; t++) {
             float *to = out + t * ldo + c * PANEL;
@@ -240,8 +264,8 @@ INLINE void digit_apply(const int type, const int cols, const int h, const __m51
             acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[t][c]),
                                   _mm512_mul_ps(d, _mm512_set1_ps(unit[t])), acc);
             if (HAS_MINIMUM(type) && last)
-                acc = _mm512_fmadd_ps(_mm512_load_ps(p + DIGIT_MIDDLE(type)),
-                                      _mm512_set1_ps(unit[K / BLOCK * TILE + t]), acc);
+                acc = _mm512_fmadd_ps(_mm512_load_ps(p + DIGIT_MIDDLE(type, h)),
+                                      _mm512_set1_ps(digit_value_sum(type, h, unit + t)), acc);
             _mm512_storeu_ps(to, acc);
         }
     }
@@ -255,10 +279,11 @@ INLINE void digit_start(const int type, const int cols, const int h, const int d
     for (int t = 0; t < TILE; t++) {
         UNROLLED
         for (int c = 0; c < cols; c++)
-            s[t][c] = d == 0
-                          ? _mm512_load_si512(block + c * wide_panel_bytes(type) + DIGIT_FIRST(h))
-                      : DIGIT_ANEW(type, d) ? _mm512_setzero_si512()
-                                            : _mm512_slli_epi32(s[t][c], 8);
+            s[t][c] =
+                d == 0
+                    ? _mm512_load_si512(block + c * wide_panel_bytes(type) + DIGIT_FIRST(type, h))
+                : DIGIT_ANEW(type, d) ? _mm512_setzero_si512()
+                                      : _mm512_slli_epi32(s[t][c], 8);
     }
 }
 

@@ -153,7 +153,7 @@ static void points_are_measured_line_by_line(void **state)
         {"mlp_in/m1 mlp_in ROWS=2", NULL},
         {"mlp_in/m1 mlp_in ROWS=1 ; mlp_out/m1 mlp_out ROWS=2", NULL}, /* the first may be kept */
         {"mlp_in/m1 mlp_in ROWS=2", NULL},
-        {"mlp_in/m1 mlp_in PACK=1", "not legal: only Q8_0, Q4 and K formats have panels"},
+        {"mlp_in/m1 mlp_in PACK=1", "not legal: only formats of integers have panels"},
         {"mlp_in/m1 mlp_in ROWS=77", "not legal: a knob has a value"},
         {"mlp_in/m1 mlp_out", "the template is none for this slot"},
         {"mlp_in/m1 mlp_in NONE=1", "template mlp_in has no knob NONE"},

@@ -300,8 +300,9 @@ static int starts_of(const struct template *t, const struct facts *f, int *isa)
 static void there_is_a_start_for_each_instruction_set_and_format(void **unused)
 {
     (void)unused;
-    static const enum dtype formats[] = {DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_F16, DTYPE_F32,
-                                         DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
+    static const enum dtype formats[] = {
+        DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_F16,    DTYPE_F32,   DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K,
+        DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_IQ4_NL, DTYPE_MXFP4, DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_IQ4_XS};
     static const int widths[] = {1, 2, 3, 4, 6, 8, 16, 32, 512, 2048};
     for (int r = REGION_ATTN_IN; r < REGION_COUNT; r++)
         for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
