@@ -367,11 +367,13 @@ INLINE bytes16 block_look_up(bytes16 b, const int8_t *table)
 #if ISA >= ISA_AVX512 && ISA < ISA_NEON
 
 /* Weights from their nibbles and what is above them: the values that 16 codes can mean, then a
- * lookup, which reads 4 bits of an index. */
+ * lookup, which reads 4 bits of an index; of codes of 5 bits the values of 32, in two registers, of
+ * which 5 bits pick one. Lane l of `fifth` has the block's fifth bits turned until that of code l
+ * is bit 4, and that of code 16 + l bit 20. */
 INLINE void block_nibbles(const int type, const uint8_t *p, const float *scale, vf w[2])
 {
     const vf iota = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const vf d = vf_set(scale[0]), sixteen = vf_set(16.0f);
+    const vf d = vf_set(scale[0]);
     vf number = vf_sub(iota, vf_set(HAS_MINIMUM(type) ? 0 : MIDDLE_CODE(type)));
     if (TABLE_TYPE(type))
         number = block_ints(block_bytes((const uint8_t *)CODE_TABLE(type)));
@@ -384,14 +386,14 @@ INLINE void block_nibbles(const int type, const uint8_t *p, const float *scale, 
         w[1] = _mm512_permutexvar_ps(q2, low);
         return;
     }
-    number = vf_add(number, sixteen);
+    number = vf_add(number, vf_set(16.0f));
     vf high = HAS_MINIMUM(type) ? vf_fma(d, number, add) : vf_mul(d, number);
     const __m512i lane = _mm512_setr_epi32(-4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11);
-    const __m512i four = _mm512_set1_epi32(15);
+    const __m512i nibble = _mm512_set1_epi32(15);
     __m512i fifth = _mm512_set1_epi32((int)load_u32(p + BLOCK_HEAD(type)));
     fifth = _mm512_rorv_epi32(fifth, lane);
-    q = _mm512_ternarylogic_epi32(four, q, fifth, 0xca);
-    q2 = _mm512_ternarylogic_epi32(four, q2, _mm512_srli_epi32(fifth, 16), 0xca);
+    q = _mm512_ternarylogic_epi32(nibble, q, fifth, 0xca);
+    q2 = _mm512_ternarylogic_epi32(nibble, q2, _mm512_srli_epi32(fifth, 16), 0xca);
     w[0] = _mm512_permutex2var_ps(low, q, high);
     w[1] = _mm512_permutex2var_ps(low, q2, high);
 }

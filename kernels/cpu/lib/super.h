@@ -234,11 +234,6 @@ INLINE vf super_look_up(const int type, const uint8_t *p, int j, int h, const fl
     return _mm512_permutexvar_ps(q, table);
 }
 
-#else
-
-#define SUPER_LOOKED_UP(t) 0
-#define super_look_up(type, p, j, h, scale) vf_zero()
-
 #endif
 
 /* Codes 16 h .. 16 h + 15 of block j as numbers: less the middle, but with a minimum as they are.
@@ -264,10 +259,12 @@ INLINE void super_load(const int type, const uint8_t *p, int j, const float *sca
 {
     UNROLLED
     for (int h = 0; h < 2; h++) {
+#if ISA >= ISA_AVX512 && ISA < ISA_NEON
         if (SUPER_LOOKED_UP(type)) {
             w[h] = super_look_up(type, p, j, h, scale);
             continue;
         }
+#endif
         vf n = block_ints(super_codes(type, p, j, h)), d = vf_set(scale[SUPER_SCALE(type, j, h)]);
         w[h] = HAS_MINIMUM(type) ? vf_mla(d, n, vf_set(scale[SUPER_MINIMUM(type, j, h)]))
                                  : vf_mul(d, n);
