@@ -46,7 +46,8 @@ static const char *candidate_at(const struct starts *s, struct slot *slot, const
     return why;
 }
 
-/* The first template of the slot that names a legal start, and that point; NULL: none does. */
+/* The first template of the slot that names a start which is legal and may be published under the
+ * numerics that are set, and that point; NULL: none does. */
 static const struct template *start_of(const struct starts *s, const struct slot *slot,
                                        struct point *p)
 {
@@ -55,9 +56,12 @@ static const struct template *start_of(const struct starts *s, const struct slot
     facts_machine(&f, s->env.machine);
     for (int i = 0; i < template_count(); i++) {
         const struct template *t = template_at(i);
-        if (template_fits(t, s->env.machine->kind, slot->region, slot->m) &&
-            template_start(t, &f, p) && !template_illegal(t, p, &f))
-            return t;
+        if (!template_fits(t, s->env.machine->kind, slot->region, slot->m))
+            continue;
+        for (int n = 0; template_start_row(t, &f, n, p); n++)
+            if (!template_illegal(t, p, &f) &&
+                (s->env.numerics != NUMERICS_BIT_EQUAL || t->bit_equal(p, &f)))
+                return t;
     }
     return NULL;
 }

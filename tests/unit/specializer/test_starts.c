@@ -12,21 +12,27 @@
 #include "specializer/winners.h"
 #include "tests/unit/specializer/loop_world.h"
 
+static const char *numerics = "tolerance";
+static int in_digits; /* of those that were shown */
+
 static void count(void *ctx, const struct slot *slot, const struct kernel *k)
 {
     int *n = ctx;
     assert_ptr_equal(atomic_load(&slot->kernel), k);
     assert_int_not_equal(k->origin, ORIGIN_EAGER);
+    in_digits += strstr(k->name, " PACK=1 ") != NULL;
     ++*n;
 }
 
 /* The starts of a step of one token: what starts_load() says, and how many it showed. */
 static int load(int *shown, struct err *err)
 {
-    char *argv[] = {(char *)"whet", (char *)"--store", store_file, NULL};
+    char *argv[] = {(char *)"whet",   (char *)"--store",
+                    store_file,       (char *)"--specializer-numerics",
+                    (char *)numerics, NULL};
     config_free(&config);
-    assert_int_equal(config_parse(&config, 3, argv, err), 0);
-    *shown = 0;
+    assert_int_equal(config_parse(&config, 5, argv, err), 0);
+    *shown = in_digits = 0;
     return starts_load(&config, fake.model, (struct backend *)&fake, &fake_ops, fake.dispatch, 1,
                        64, count, shown, err);
 }
@@ -63,6 +69,20 @@ static void starts_are_built_once_and_published(void **unused)
     assert_int_equal(all_starts(), n);
     assert_int_equal(atomic_load(&fake.builds), builds + n); /* their objects are there */
     assert_int_equal(atomic_load(&fake.probes), probes);     /* for benches: nothing is proven */
+}
+
+/* What is measured is what a search might publish. */
+static void starts_keep_to_the_numerics(void **unused)
+{
+    (void)unused;
+    numerics = "tolerance";
+    all_starts();
+    if (in_digits == 0)
+        skip(); /* a CPU without int8 products */
+    numerics = "bit_equal";
+    all_starts();
+    assert_int_equal(in_digits, 0);
+    numerics = "tolerance";
 }
 
 static void a_start_that_is_not_built_leaves_its_slot_on_eager(void **unused)
@@ -111,6 +131,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(starts_are_built_once_and_published, fresh_store),
+        cmocka_unit_test_setup(starts_keep_to_the_numerics, fresh_store),
         cmocka_unit_test_setup(a_start_that_is_not_built_leaves_its_slot_on_eager, fresh_store),
         cmocka_unit_test_setup(starts_without_a_compiler_are_an_error, fresh_store),
         cmocka_unit_test_setup(starts_that_cannot_be_loaded_are_an_error_that_names_one,
