@@ -77,30 +77,43 @@ INLINE void decode_nibbles(const uint8_t *q, float d, float m, struct lanes *w)
 #endif
 }
 
-/* 32 codes that stand for the 16 numbers of a table: looked up after scaling, which is exact. */
-INLINE void decode_table(const uint8_t *q, float d, const float *table, struct lanes *w)
+static const int8_t iq4_numbers[LANES] = {IQ4_VALUES}, mxfp4_numbers[LANES] = {MXFP4_VALUES};
+
+/* 32 codes that stand for the 16 numbers of a table: looked up as bytes, or after scaling, which is
+ * exact. */
+INLINE void decode_table(const uint8_t *q, float d, const int8_t *table, struct lanes *w)
 {
 #if defined(__AVX512F__)
-    vec value = VEC_LOAD(vec, table) * d;
+    vec value = vec_float(vec_from_sbytes((const uint8_t *)table)) * d;
     vec_int n = vec_from_bytes(q);
     w[0].p[0] = (vec)_mm512_permutexvar_ps((__m512i)n, (__m512)value);
     w[1].p[0] = (vec)_mm512_permutexvar_ps((__m512i)(n >> 4), (__m512)value);
 #else
-    float value[LANES], low[LANES], high[LANES];
-    for (int i = 0; i < LANES; i++)
-        value[i] = table[i] * d;
-    for (int i = 0; i < LANES; i++) {
-        low[i] = value[q[i] & 15];
-        high[i] = value[q[i] >> 4];
+    int8_t number[2 * LANES];
+#if defined(__AVX2__)
+    const __m128i t = _mm_loadu_si128((const __m128i *)table), four = _mm_set1_epi8(15);
+    __m128i n = _mm_loadu_si128((const __m128i *)q), high = _mm_srli_epi16(n, 4);
+    _mm_storeu_si128((__m128i *)number, _mm_shuffle_epi8(t, _mm_and_si128(n, four)));
+    _mm_storeu_si128((__m128i *)(number + LANES), _mm_shuffle_epi8(t, _mm_and_si128(high, four)));
+#elif defined(__aarch64__)
+    int8x16_t t = vld1q_s8(table);
+    uint8x16_t n = vld1q_u8(q);
+    vst1q_s8(number, vqtbl1q_s8(t, vandq_u8(n, vdupq_n_u8(15))));
+    vst1q_s8(number + LANES, vqtbl1q_s8(t, vshrq_n_u8(n, 4)));
+#else
+    for (int i = 0; i < 2 * LANES; i++)
+        number[i] = table[i < LANES ? q[i] & 15 : q[i - LANES] >> 4];
+#endif
+    for (int i = 0; i < 2 * PARTS; i++) {
+        vec_int v = vec_from_sbytes((const uint8_t *)number + VEC * i);
+        w[i / PARTS].p[i % PARTS] = vec_float(v) * d;
     }
-    w[0] = lanes_load(low);
-    w[1] = lanes_load(high);
 #endif
 }
 
 INLINE void decode_iq4_nl(const uint8_t *b, struct lanes *w)
 {
-    decode_table(b + 2, half_float(b), iq4_values, w);
+    decode_table(b + 2, half_float(b), iq4_numbers, w);
 }
 
 INLINE void decode_iq4_xs(const uint8_t *b, struct lanes *w)
@@ -109,13 +122,13 @@ INLINE void decode_iq4_xs(const uint8_t *b, struct lanes *w)
     int high = VEC_LOAD(uint16_t, b + 2);
     for (int j = 0; j < 8; j++) {
         int s = (b[4 + j / 2] >> j % 2 * 4 & 15) | (high >> 2 * j & 3) << 4;
-        decode_table(b + 8 + 16 * j, d * (float)(s - 32), iq4_values, w + 2 * j);
+        decode_table(b + 8 + 16 * j, d * (float)(s - 32), iq4_numbers, w + 2 * j);
     }
 }
 
 INLINE void decode_mxfp4(const uint8_t *b, struct lanes *w)
 {
-    decode_table(b + 1, mxfp4_scale(b[0]), mxfp4_values, w);
+    decode_table(b + 1, mxfp4_scale(b[0]), mxfp4_numbers, w);
 }
 
 /* Shifted into the places of a float's bits, a code is its number times 2^-120, exactly. */
@@ -140,33 +153,44 @@ INLINE void decode_q4_1(const uint8_t *b, struct lanes *w)
     decode_nibbles(b + 4, half_float(b), half_float(b + 2), w);
 }
 
-/* 16 five-bit numbers of block half `h` (0: low nibbles), part `i`, as integers. */
-INLINE vec_int five_bits(const uint8_t *high, const uint8_t *q, int h, int i)
+/* 32 numbers of five bits times d, plus m: the fifth bits are at `high`, the others at q. Of Q5_0
+ * m is -16 d, and so the sum exact up to the sign of a zero. */
+INLINE void decode_five(const uint8_t *high, const uint8_t *q, float d, float m, struct lanes *w)
 {
-    vec_int n = vec_from_bytes(q + VEC * i), iota;
-    int32_t bits = (int32_t)(VEC_LOAD(uint32_t, high) >> (16 * h + VEC * i) & 0xffff);
+    uint32_t fifth = VEC_LOAD(uint32_t, high);
+#if defined(__AVX512F__)
+    static const float number[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    vec less = VEC_LOAD(vec, number), more = less + 16;
+    less = vec_scale(less, vec_set(d), vec_set(m)), more = vec_scale(more, vec_set(d), vec_set(m));
+    vec_int n = vec_from_bytes(q);
+    for (int h = 0; h < 2; h++) {
+        __m512i at = (__m512i)(h ? n >> 4 : n);
+        __m512 v = _mm512_permutexvar_ps(at, (__m512)less);
+        v = _mm512_mask_permutexvar_ps(v, (__mmask16)(fifth >> 16 * h), at, (__m512)more);
+        w[h].p[0] = (vec)v;
+    }
+#else
+    vec_int iota;
     for (int j = 0; j < VEC; j++)
         iota[j] = j;
-    vec_int fifth = ((bits - (vec_int){0}) >> iota & 1) << 4;
-    return (h ? n >> 4 : n & 15) | fifth;
+    for (int i = 0; i < 2 * PARTS; i++) {
+        vec_int n = vec_from_bytes(q + VEC * (i % PARTS));
+        int32_t bits = (int32_t)(fifth >> VEC * i & 0xffff);
+        n = (i >= PARTS ? n >> 4 : n & 15) | ((bits - (vec_int){0}) >> iota & 1) << 4;
+        w[i / PARTS].p[i % PARTS] = vec_scale(vec_float(n), vec_set(d), vec_set(m));
+    }
+#endif
 }
 
 INLINE void decode_q5_0(const uint8_t *b, struct lanes *w)
 {
     float d = half_float(b);
-    for (int i = 0; i < 2 * PARTS; i++) {
-        vec_int n = five_bits(b + 2, b + 6, i / PARTS, i % PARTS) - 16;
-        w[i / PARTS].p[i % PARTS] = vec_float(n) * d;
-    }
+    decode_five(b + 2, b + 6, d, -16 * d, w);
 }
 
 INLINE void decode_q5_1(const uint8_t *b, struct lanes *w)
 {
-    vec d = vec_set(half_float(b)), m = vec_set(half_float(b + 2));
-    for (int i = 0; i < 2 * PARTS; i++) {
-        vec_int n = five_bits(b + 4, b + 8, i / PARTS, i % PARTS);
-        w[i / PARTS].p[i % PARTS] = vec_scale(vec_float(n), d, m);
-    }
+    decode_five(b + 4, b + 8, half_float(b), half_float(b + 2), w);
 }
 
 /* out[j] = d times the scale of sub-block j, out[8 + j] = -dmin times its minimum: six bits each,
@@ -249,31 +273,46 @@ INLINE void decode_q6_k(const uint8_t *b, struct lanes *w)
  * scale and a minimum of four bits. */
 INLINE void decode_q2_k(const uint8_t *b, struct lanes *w)
 {
-    float d = half_float(b + 80), dmin = half_float(b + 82);
-    for (int set = 0; set < 16; set++) {
-        vec scale = vec_set(d * (float)(b[set] & 15));
-        vec minimum = vec_set(-(dmin * (float)(b[set] >> 4)));
+    float d = half_float(b + 80), dmin = half_float(b + 82), scale[LANES], minimum[LANES];
+    for (int i = 0; i < PARTS; i++) {
+        vec_int n = vec_from_bytes(b + VEC * i);
+        vec s = vec_float(n & 15) * d, m = vec_float(n >> 4) * -dmin;
+        memcpy(scale + VEC * i, &s, sizeof s);
+        memcpy(minimum + VEC * i, &m, sizeof m);
+    }
+    READ_ONE_BY_ONE();
+    _Pragma("GCC unroll 16") for (int set = 0; set < 16; set++)
+    {
         const uint8_t *q = b + 16 + set / 8 * 32 + set % 2 * LANES;
         for (int i = 0; i < PARTS; i++) {
             vec_int n = vec_from_bytes(q + VEC * i) >> (set % 8 / 2 * 2) & 3;
-            w[set].p[i] = vec_scale(vec_float(n), scale, minimum);
+            w[set].p[i] = vec_scale(vec_float(n), vec_set(scale[set]), vec_set(minimum[set]));
         }
     }
 }
 
-/* The same places; the third bits are bit j of 32 bytes for values 32 j and up. */
+/* The same places; the third bits are bit j of 32 bytes for values 32 j and up. A scale has six
+ * bits, four of them in eight bytes and two in the next four. */
 INLINE void decode_q3_k(const uint8_t *b, struct lanes *w)
 {
-    const uint8_t *s = b + 96;
-    float d = half_float(b + 108);
-    for (int set = 0; set < 16; set++) {
-        int six = (s[set % 8] >> set / 8 * 4 & 15) | (s[8 + set % 4] >> set / 4 * 2 & 3) << 4;
-        vec scale = vec_set(d * (float)(six - 32));
+    typedef uint32_t four __attribute__((vector_size(16)));
+    float d = half_float(b + 108), scale[LANES];
+    uint32_t first = VEC_LOAD(uint32_t, b + 96), second = VEC_LOAD(uint32_t, b + 100);
+    four low = {first, second, first, second}, above = VEC_LOAD(uint32_t, b + 104) - (four){0};
+    four byte =
+        (low >> (four){0, 0, 4, 4} & 0x0f0f0f0f) | (above >> (four){0, 2, 4, 6} & 0x03030303) << 4;
+    for (int i = 0; i < PARTS; i++) {
+        vec s = vec_float(vec_from_bytes((const uint8_t *)&byte + VEC * i) - 32) * d;
+        memcpy(scale + VEC * i, &s, sizeof s);
+    }
+    READ_ONE_BY_ONE();
+    _Pragma("GCC unroll 16") for (int set = 0; set < 16; set++)
+    {
         const uint8_t *q = b + 32 + set / 8 * 32 + set % 2 * LANES, *third = b + set % 2 * LANES;
         for (int i = 0; i < PARTS; i++) {
             vec_int n = vec_from_bytes(q + VEC * i) >> (set % 8 / 2 * 2) & 3;
             n |= (vec_from_bytes(third + VEC * i) >> set / 2 & 1) << 2;
-            w[set].p[i] = vec_float(n - 4) * scale;
+            w[set].p[i] = vec_float(n - 4) * scale[set];
         }
     }
 }
