@@ -76,9 +76,8 @@ enum {
 #define DTYPE_NUMBER(t, number, name, block, bytes) DTYPE_##name = number,
 enum dtype { DTYPES(DTYPE_NUMBER, 0) DTYPE_COUNT };
 
-/* What the four bits of IQ4_NL and IQ4_XS stand for; of MXFP4 twice that, as whole numbers: w =
- * 2^(e
- * - 128) times one of them, and the bits of that float. */
+/* What the four bits of IQ4_NL and IQ4_XS stand for; of MXFP4 twice that, as whole numbers, since w
+ * is one of them times 2^(e - 128): MXFP4_SCALE() are the bits of that float. */
 #define IQ4_VALUES -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
 #define MXFP4_VALUES 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
 #define MXFP4_SCALE(e) ((e) < 2 ? (uint32_t)0x00200000 << (e) : (uint32_t)((e)-1) << 23)

@@ -58,13 +58,16 @@ INLINE void decode_q8_0(const uint8_t *b, struct lanes *w)
     }
 }
 
+#if defined(__AVX512F__)
+static const float sixteen[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#endif
+
 /* Four bits have 16 values: where a vector holds them all, they are computed once a block and
  * looked up (a permute ignores the high bits of its index), instead of converted one by one. */
 INLINE void decode_nibbles(const uint8_t *q, float d, float m, struct lanes *w)
 {
 #if defined(__AVX512F__)
-    static const float number[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    vec value = vec_scale(VEC_LOAD(vec, number), vec_set(d), vec_set(m));
+    vec value = vec_scale(VEC_LOAD(vec, sixteen), vec_set(d), vec_set(m));
     vec_int n = vec_from_bytes(q);
     w[0].p[0] = (vec)_mm512_permutexvar_ps((__m512i)n, (__m512)value);
     w[1].p[0] = (vec)_mm512_permutexvar_ps((__m512i)(n >> 4), (__m512)value);
@@ -159,8 +162,7 @@ INLINE void decode_five(const uint8_t *high, const uint8_t *q, float d, float m,
 {
     uint32_t fifth = VEC_LOAD(uint32_t, high);
 #if defined(__AVX512F__)
-    static const float number[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    vec less = VEC_LOAD(vec, number), more = less + 16;
+    vec less = VEC_LOAD(vec, sixteen), more = less + 16;
     less = vec_scale(less, vec_set(d), vec_set(m)), more = vec_scale(more, vec_set(d), vec_set(m));
     vec_int n = vec_from_bytes(q);
     for (int h = 0; h < 2; h++) {
