@@ -15,41 +15,14 @@
 #include "engine/history.h"
 #include "engine/latency.h"
 #include "engine/ranks.h"
+#include "engine/slice_meter.h"
 #include "engine/speculate.h"
 #include "engine/tuning.h"
 
-/* Slices under load: time is lent at `share` of the wall time, never more than one slice ahead.
- * A slice that took longer than its budget is paid back before the next one. */
-struct slice_meter {
-    double share;
-    int64_t slice_ns, most_ns; /* shortest worth running, and longest */
-    uint64_t apart;            /* steps between two slices, at least */
-    double credit_ns;          /* below zero: in debt */
-    int64_t at_ns;
-    uint64_t at_step; /* of the last slice */
-    int64_t step_ns;  /* what the last step took */
-    bool small;       /* the slice that is due may take the share of that at most */
-    bool overran;     /* the last one was small and took twice that: a single run is longer, and no
-                         small ones are lent before the next that is far from it */
-};
-/* Slices of one length, whenever they were earned. */
-void slice_meter_init(struct slice_meter *m, double share, int64_t slice_ns, int64_t now);
-/* On top of that: at most one slice in `apart` steps, as long as what was saved allows. For where
- * what counts is how many steps are late. But one that takes no more than the share of the last
- * step is not counted among them. */
-void slice_meter_spread(struct slice_meter *m, uint64_t apart, int64_t most_ns);
-/* Takes the time passed into account; true if a slice may run now, before step number `step`. */
-bool slice_meter_due(struct slice_meter *m, int64_t now, uint64_t step);
-/* Steps of `step_ns` whose share of the time is a slice of `slice_ns`; at least 1, and `most` at
- * most, also where no step has been seen (0). */
-uint64_t slice_meter_saves(double share, int64_t slice_ns, int64_t step_ns, uint64_t most);
-/* How long it may be. */
-int64_t slice_meter_budget(const struct slice_meter *m);
-void slice_meter_spend(struct slice_meter *m, int64_t ns, uint64_t step);
 /* Both meters of an engine, as its options want them. */
 void engine_open_meters(struct engine *e);
-/* A step took so long. */
-void engine_meter_step(struct engine *e, int64_t ns);
+/* A step took so long; `decodes`: it had sequences that decode. */
+void engine_meter_step(struct engine *e, int64_t ns, bool decodes);
 
 /* Steps of the last seconds, for the dashboard. */
 enum { RECENT_STEPS = 4096 };
@@ -125,6 +98,7 @@ struct engine {
     bool landed_decode;            /* engine thread: it was a decode step, and nothing came since */
     char lost[200];                /* engine thread: why the device is gone */
     bool lent;                     /* engine thread: a slice ran since the last step was started */
+    int64_t lent_ns;               /* engine thread: those that requests waited for */
     uint64_t swaps;                /* engine thread: of kernels in slots, seen so far */
     struct sequence_model for_sequences;
     uint64_t seed;
@@ -167,6 +141,7 @@ struct engine {
 
     struct canary *canary;             /* engine thread */
     struct slice_meter meter, windows; /* of slices, of yield windows; engine thread */
+    struct slice_gaps gaps;            /* engine thread */
     _Atomic int32_t active;
     _Atomic int64_t progress_ns; /* last time the engine thread got somewhere */
     struct engine_stats stats;

@@ -195,6 +195,8 @@ static void set_pace(struct engine *e)
     struct step_size size;
     struct prompt_load load;
     scheduler_load(e->scheduler, &size, &load);
+    load.lent_ns = e->lent_ns;
+    e->gaps.decodes_ns = (int64_t)pace_ns(&e->pace, &size);
     int32_t chunk = e->options.limits.prefill_chunk;
     scheduler_pace(e->scheduler, pace_tokens(&e->pace, &size, &load, clock_ns(), chunk));
 }
@@ -260,6 +262,7 @@ static struct batch *start(struct engine *e)
     e->swaps = swaps;
     b->after_slice = e->lent;
     e->lent = false;
+    e->lent_ns = 0;
     b->report = (struct step_report){.uncaptured = false};
     b->step.report = &b->report;
     b->trial = engine_canary_toss(e, &b->step, &b->live);
@@ -332,7 +335,7 @@ static struct batch *land(struct engine *e, struct batch *b, struct batch *next)
         return NULL;
     }
     int64_t before = e->landed_ns, ns = step_ns(e, b);
-    engine_meter_step(e, ns);
+    engine_meter_step(e, ns, b->schedule.decodes > 0);
     engine_stats_gap(e, b, before, ns);
     /* What ran in another way than its kind usually does is no fair sample of it. */
     if (b->live && !b->report.uncaptured && !b->report.stood_in)

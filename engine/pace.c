@@ -133,10 +133,11 @@ int32_t pace_tokens(const struct pace *p, const struct step_size *size,
     double rate = wanted_rate(p, load, now_ns);
     double needed = rate * each < 1 ? rate * base / (1 - rate * each) : INFINITY;
     double beside = (TIMES_DECODES - 1) * base / each, allowed = INFINITY;
+    double lent = (double)load->lent_ns;
     if (p->itl_ns > 0)
-        allowed = (p->itl_ns - base) / each;
+        allowed = (p->itl_ns - lent - base) / each;
     if (p->itl_ns > 0 && needed > allowed)
-        allowed = fmax(allowed, beside);
+        allowed = fmax(allowed, beside - lent / each);
     double n = fmin(fmax(needed, beside), allowed);
     if (p->most > 0)
         n = fmin(n, p->most);

@@ -33,6 +33,7 @@ struct prompt_load {
     int64_t first_tokens; /* of the sequence that waits longest */
     int64_t first_ns;     /* when it came; 0: nobody waits */
     int64_t attended;     /* positions that all of these tokens attend to, in sum */
+    int64_t lent_ns;      /* what sequences that decode have waited for slices (tuning.c) already */
 };
 
 struct pace {

@@ -37,7 +37,6 @@
 #include "engine/engine_private.h"
 
 enum {
-    SAVED = 40, /* longest slices that a spread meter saves up for */
     /* In an opening slices are so much closer (on a CPU) and have so many times the share. It
      * benches one candidate a slot, which takes a few slices in all: how many steps they make late
      * does not depend on what lies between them, and all kernels behind them wait. The head's
@@ -52,54 +51,6 @@ enum {
     WINDOW_LEAST_NS = 200000
 };
 
-/* ---- the meter ----------------------------------------------------------------------------- */
-
-void slice_meter_init(struct slice_meter *m, double share, int64_t slice_ns, int64_t now)
-{
-    *m = (struct slice_meter){
-        .share = share, .slice_ns = slice_ns, .most_ns = slice_ns, .at_ns = now};
-}
-
-void slice_meter_spread(struct slice_meter *m, uint64_t apart, int64_t most_ns)
-{
-    m->apart = apart;
-    m->most_ns = most_ns > m->slice_ns ? most_ns : m->slice_ns;
-}
-
-bool slice_meter_due(struct slice_meter *m, int64_t now, uint64_t step)
-{
-    double room = (m->apart > 0 ? SAVED : 1) * (double)m->most_ns;
-    m->credit_ns += m->share * (double)(now - m->at_ns);
-    m->at_ns = now;
-    if (m->credit_ns > room)
-        m->credit_ns = room;
-    bool far = step - m->at_step >= m->apart;
-    m->small = !far && !m->overran && m->share * (double)m->step_ns >= (double)m->slice_ns;
-    return m->share > 0 && m->credit_ns >= (double)m->slice_ns && (far || m->small);
-}
-
-uint64_t slice_meter_saves(double share, int64_t slice_ns, int64_t step_ns, uint64_t most)
-{
-    double steps =
-        share > 0 && step_ns > 0 ? (double)slice_ns / (share * (double)step_ns) : HUGE_VAL;
-    return steps >= (double)most ? most : steps > 1 ? (uint64_t)steps : 1;
-}
-
-int64_t slice_meter_budget(const struct slice_meter *m)
-{
-    double budget = m->credit_ns < (double)m->most_ns ? m->credit_ns : (double)m->most_ns;
-    if (m->small && budget > m->share * (double)m->step_ns)
-        budget = m->share * (double)m->step_ns;
-    return (int64_t)budget;
-}
-
-void slice_meter_spend(struct slice_meter *m, int64_t ns, uint64_t step)
-{
-    m->overran = m->small && (double)ns > 2 * m->share * (double)m->step_ns;
-    m->credit_ns -= (double)ns;
-    m->at_step = step;
-}
-
 /* ---- slices -------------------------------------------------------------------------------- */
 
 static int64_t longest_slice(const struct engine *e)
@@ -108,31 +59,30 @@ static int64_t longest_slice(const struct engine *e)
     return (int64_t)((e->ops->short_steps ? o->gpu_slice_ms : o->cpu_slice_ms) * 1e6);
 }
 
-/* An opening in which many steps may be late: on a GPU, whose steps a whole slice makes several
- * times as long, where tokens are still as close to each other as the operator wants them. */
+/* An opening in which many steps may be late: on a GPU, whose steps a slice makes several times as
+ * long, where tokens are still as close to each other as the operator wants them. */
 static bool opens(const struct engine *e)
 {
-    double gap_ns = (double)(e->usual_step_ns + longest_slice(e));
-    return atomic_load(&e->opening) &&
-           (!e->ops->short_steps || e->pace.itl_ns <= 0 || gap_ns <= (double)e->pace.itl_ns);
+    return atomic_load(&e->opening) && (!e->ops->short_steps || slice_gaps_room(&e->gaps) > 0);
 }
 
-static double slices_share(const struct engine *e)
-{
-    return fmin(e->options.share * (opens(e) ? OPENING_MORE : 1), 1);
-}
-
-/* Steps between two of them. In an opening on a GPU a slice comes when a whole one is saved:
+/* What the meter goes by until the next step. Where slices only have to keep to the target between
+ * tokens, because there are few or because nobody sees them, one comes when a whole one is saved:
  * whatever its length, going to another context and back costs a step the same. */
-static uint64_t slices_apart(const struct engine *e)
+static void set_meter(struct engine *e)
 {
     const struct engine_options *o = &e->options;
-    bool gpu = e->ops->short_steps;
-    int64_t apart = gpu ? o->gpu_slice_steps : o->cpu_slice_steps;
-    if (opens(e) && gpu)
-        return slice_meter_saves(slices_share(e), longest_slice(e), e->usual_step_ns,
-                                 (uint64_t)apart);
-    return (uint64_t)(opens(e) ? (apart + OPENING_CLOSER - 1) / OPENING_CLOSER : apart);
+    struct slice_meter *m = &e->meter;
+    uint64_t apart = (uint64_t)(e->ops->short_steps ? o->gpu_slice_steps : o->cpu_slice_steps);
+    int64_t longest = longest_slice(e);
+    m->share = fmin(o->share * (opens(e) ? OPENING_MORE : 1), 1);
+    if (e->ops->short_steps && (opens(e) || slice_gaps_hide(&e->gaps))) {
+        longest = slice_gaps_room(&e->gaps);
+        apart = slice_meter_saves(m->share, longest, e->usual_step_ns, apart);
+    } else if (opens(e)) {
+        apart = (apart + OPENING_CLOSER - 1) / OPENING_CLOSER;
+    }
+    slice_meter_spread(m, apart, longest);
 }
 
 void engine_open_meters(struct engine *e)
@@ -140,15 +90,18 @@ void engine_open_meters(struct engine *e)
     const struct engine_options *o = &e->options;
     int64_t least = (int64_t)(o->slice_ms * 1e6), now = clock_ns();
     slice_meter_init(&e->meter, o->share, least, now);
-    slice_meter_spread(&e->meter, slices_apart(e), longest_slice(e));
+    slice_gaps_init(&e->gaps, (int64_t)e->pace.itl_ns, longest_slice(e));
+    set_meter(e);
     slice_meter_init(&e->windows, 0, WINDOW_MOST_NS, now);
 }
 
-void engine_meter_step(struct engine *e, int64_t ns)
+void engine_meter_step(struct engine *e, int64_t ns, bool decodes)
 {
     int64_t window = (int64_t)(atomic_load(&e->yield_windows) * (double)ns);
     e->meter.step_ns = e->ops->short_steps ? 0 : ns;
     e->usual_step_ns += e->usual_step_ns > 0 ? (ns - e->usual_step_ns) / 16 : ns;
+    if (decodes)
+        slice_gaps_step(&e->gaps, ns);
     window = window < WINDOW_MOST_NS ? window : WINDOW_MOST_NS;
     e->windows.most_ns = window > WINDOW_LEAST_NS ? window : WINDOW_LEAST_NS;
     e->windows.slice_ns = e->windows.most_ns / 2; /* the step may have been shorter than the last */
@@ -161,8 +114,7 @@ enum lending { LEND_NOTHING, LEND_SLICE, LEND_WINDOW };
 static enum lending lending(struct engine *e)
 {
     int64_t now = clock_ns();
-    e->meter.apart = slices_apart(e);
-    e->meter.share = slices_share(e);
+    set_meter(e);
     if (atomic_load(&e->slice_here) && slice_meter_due(&e->meter, now, e->starts))
         return LEND_SLICE;
     e->windows.share = atomic_load(&e->yield_windows);
@@ -179,8 +131,10 @@ bool engine_slice_due(struct engine *e)
 static int64_t charge(struct engine *e, struct slice_meter *m, int64_t start)
 {
     int64_t ns = clock_ns() - start;
-    if (m)
+    if (m) {
         slice_meter_spend(m, ns, e->starts);
+        e->lent_ns += ns;
+    }
     e->lent = true;
     atomic_fetch_add(&e->stats.slices, 1);
     atomic_fetch_add(&e->stats.slice_ns, (uint64_t)ns);

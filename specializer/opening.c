@@ -9,7 +9,9 @@
  * for what they cost: while one is benched or compared on live steps, the next ones are built and
  * probed.
  *
- * On a CPU. On a GPU slots take turns by their first candidates, and one process probes (prober.h).
+ * On a CPU. On a GPU slots take turns by their first candidates: what they all wait for there is
+ * time on the device between steps, of which the first has its kernel sooner alone, and one process
+ * probes (prober.h).
  */
 #include "specializer/opening.h"
 
@@ -40,8 +42,8 @@ static struct slot_search *next_of_locked(struct specializer *s)
         struct slot_search *p = &s->slot_search[i];
         if (!p->offered && p->locked.candidates == 0 && !p->locked.active &&
             p->locked.share >= OPENING_SHARE && p->locked.worth >= OBSERVE_LEAST &&
-            (!p->fleet.elsewhere || p->fleet.adopt) && (!best || yield_of(p) > yield_of(best)) &&
-            slot_choosable_locked(s, p))
+            slot_search_runs(p) && (!p->fleet.elsewhere || p->fleet.adopt) &&
+            (!best || yield_of(p) > yield_of(best)) && slot_choosable_locked(s, p))
             best = p;
     }
     return best;

@@ -304,25 +304,10 @@ static void judge(struct specializer *s, struct slot_search *const *p, int n)
 
 /* ---- who waits ------------------------------------------------------------------------------ */
 
+/* Live steps are waited for while nothing else is benched, so for slots that have some. */
 static bool waits(const struct slot_search *p)
 {
-    return p->promoted.c && clock_ns() >= p->not_before_ns;
-}
-
-/* Those that may be tried now, and together; how many. */
-static int waiting(struct specializer *s, struct slot_search *p[OVERRIDES_MOST])
-{
-    struct candidate *c[OVERRIDES_MOST];
-    bool several = target_of(s->env.machine->kind)->opens_together && engine_ranks(s->engine) == 1;
-    int n = 0;
-    for (int i = 0; i < s->slot_searches && (n == 0 || several); i++) {
-        struct slot_search *q = &s->slot_search[i];
-        if (n == OVERRIDES_MOST || !waits(q) || (n > 0 && !canary_may_join(c, n, q->promoted.c)))
-            continue;
-        c[n] = q->promoted.c;
-        p[n++] = q;
-    }
-    return n;
+    return p->promoted.c && clock_ns() >= p->not_before_ns && slot_search_runs(p);
 }
 
 /* What the benches of those p[n] promise for a whole step. */
@@ -338,15 +323,54 @@ static double promised(struct specializer *s, struct slot_search *const *p, int 
     return sum;
 }
 
+/* Those that may be tried now, and together; how many. */
+static int waiting_together(struct specializer *s, struct slot_search *p[OVERRIDES_MOST])
+{
+    struct candidate *c[OVERRIDES_MOST];
+    int n = 0;
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *q = &s->slot_search[i];
+        if (n == OVERRIDES_MOST || !waits(q) || (n > 0 && !canary_may_join(c, n, q->promoted.c)))
+            continue;
+        c[n] = q->promoted.c;
+        p[n++] = q;
+    }
+    return n;
+}
+
+/* The one that promises most of those that may be tried now: 1, or 0 if there is none. */
+static int waiting_alone(struct specializer *s, struct slot_search **best)
+{
+    double gain, most = 0;
+    *best = NULL;
+    for (int i = 0; i < s->slot_searches; i++) {
+        struct slot_search *q = &s->slot_search[i];
+        if (waits(q) && ((gain = promised(s, &q, 1)) > most || !*best)) {
+            *best = q;
+            most = gain;
+        }
+    }
+    return *best != NULL;
+}
+
+static int waiting(struct specializer *s, struct slot_search *p[OVERRIDES_MOST])
+{
+    bool several = target_of(s->env.machine->kind)->opens_together && engine_ranks(s->engine) == 1;
+    return several ? waiting_together(s, p) : waiting_alone(s, p);
+}
+
 /* A small gain takes hundreds of steps to show, in which the next candidates of an opening would
  * stand still as soon as they are built and probed. Together with theirs it shows at once. So it
  * waits for one that is ready for its bench, and a faint one, which would take the whole of the
- * canary's time, for those that are still being built or probed, too. */
+ * canary's time, for those that are still being built or probed, too. Where slots take turns it
+ * lets those pass that still have theirs. */
 static bool waits_for_company(struct specializer *s, struct slot_search *const *p, int n)
 {
-    if (n == 0 || n == OVERRIDES_MOST || !s->batch.opening || search_batch_over(s))
+    if (n == 0 || n == OVERRIDES_MOST)
         return false;
     double gain = promised(s, p, n);
+    if (!s->batch.opening || search_batch_over(s))
+        return gain < FAINT_STEP_GAIN && turns_left(s);
     return gain < FAINT_STEP_GAIN || (gain < CLEAR_STEP_GAIN && search_batch_has_ready(s));
 }
 

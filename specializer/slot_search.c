@@ -24,6 +24,11 @@
 
 enum { FIRSTS = 6 };
 #define CAPTURE_TIMEOUT_S 1.0
+/* Steps that read the slot and gave no inputs, after which none will: on a GPU attention of prompts
+ * is counted where attention of as many decodes is. */
+#define CAPTURE_STEPS 16
+/* Steps that read the slot are not further apart where they are waited for. */
+#define RUNS_WITHIN_NS INT64_C(3000000000)
 
 /* ---- opening a search ---------------------------------------------------------------------- */
 
@@ -223,6 +228,11 @@ void slot_search_firsts(struct specializer *s, struct slot_search *p)
         p->search.first[p->search.firsts++] = g.found[i].id;
 }
 
+bool slot_search_runs(const struct slot_search *p)
+{
+    return p->ran_ns > 0 && clock_ns() - p->ran_ns < RUNS_WITHIN_NS;
+}
+
 bool slot_search_open(struct specializer *s, struct slot_search *p)
 {
     if (!p->space) {
@@ -281,8 +291,10 @@ static struct capture *capture_one(struct specializer *s, struct slot_search *p)
     atomic_init(&hook.left, 1);
     struct patience patience;
     patience_begin(&patience, &s->env, p->slot, CAPTURE_TIMEOUT_S);
+    const uint64_t before = atomic_load(&p->slot->counters.steps);
     bool taken = s->env.ops->hook(s->env.backend, &hook) == 0;
     while (taken && atomic_load(&hook.left) > 0 && !patience_over(&patience) &&
+           atomic_load(&p->slot->counters.steps) - before < CAPTURE_STEPS &&
            !atomic_load(&s->interrupt))
         specializer_wait(s, 0.005);
     s->env.ops->hook(s->env.backend, NULL);

@@ -51,6 +51,8 @@ struct slot_search {
     int knowns;
     int32_t measured, dry; /* candidates benched, and of them since the last gain */
     int64_t not_before_ns;
+    int inputless;         /* times in a row that live steps gave no inputs */
+    int64_t ran_ns;        /* when live steps were last seen to read the slot */
     struct trial promoted; /* benched, waits for live steps */
     int64_t promoted_ns;   /* since when */
 
@@ -74,6 +76,7 @@ struct slot_search {
     bool left_out;   /* specializer.slots names others: never searched, but restored and watched */
     int32_t unequal; /* a rank that cannot run kernels of this region that rank 0 can; 0: none */
     bool offered;    /* it was looked at for an opening (opening.c) */
+    bool unknown;    /* no point of it was known to be good when its first turn came */
     bool exhausted;  /* the strategy has nothing left to propose */
 
     /* The promise: how the slot did just after `active` was published. */
@@ -84,6 +87,8 @@ struct slot_search {
     int64_t rechecked_ns;
 };
 
+/* Whether live steps read the slot just now. */
+bool slot_search_runs(const struct slot_search *p);
 bool slot_search_open(struct specializer *s,
                       struct slot_search *p); /* false: nothing legal there */
 void slot_search_forget(struct specializer *s, struct slot_search *p); /* closes the search */

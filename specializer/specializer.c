@@ -36,6 +36,7 @@
 #include "specializer/why.h"
 
 #define NAP_S 0.25
+enum { INPUTLESS_MOST = 5 };
 
 /* On a busy machine compilers and probes, which run at idle priority, would never get a turn. */
 static bool children_starve(const struct specializer *s)
@@ -145,7 +146,21 @@ bool slot_choosable_locked(struct specializer *s, const struct slot_search *p)
 static bool is_fresh_locked(const struct specializer *s, const struct slot_search *p)
 {
     return !target_of(s->env.machine->kind)->opens_together && p->locked.candidates == 0 &&
-           !p->locked.active && p->locked.share >= OPENING_SHARE;
+           !p->unknown && !p->locked.active && p->locked.share >= OPENING_SHARE &&
+           slot_search_runs(p);
+}
+
+bool turns_left(struct specializer *s)
+{
+    bool some = false;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < s->slot_searches && !some; i++) {
+        struct slot_search *p = &s->slot_search[i];
+        some = is_fresh_locked(s, p) && p->locked.worth >= OBSERVE_LEAST &&
+               slot_choosable_locked(s, p);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return some;
 }
 
 static bool better_locked(const struct specializer *s, const struct slot_search *p,
@@ -180,17 +195,35 @@ static struct slot_search *choose(struct specializer *s)
     return choose_but(s, NULL);
 }
 
+/* True for a slot whose first turn it would be but of which no good point is known: its first batch
+ * is a search, for which it waits as if it had had that turn. */
+static bool gives_way(struct specializer *s, struct slot_search *p)
+{
+    pthread_mutex_lock(&s->lock);
+    bool fresh = is_fresh_locked(s, p) && !p->fleet.adopt;
+    pthread_mutex_unlock(&s->lock);
+    if (!fresh)
+        return false;
+    slot_search_firsts(s, p);
+    p->unknown = p->search.firsts == 0;
+    return p->unknown;
+}
+
 /* Without inputs of live steps no batch begins, and a sleep goes on. The slot is asked again after
- * 2 s, or 20 s for a retrial: its share may be one that the store has from the last server, and
- * while inputs are waited for nothing else is done. */
+ * 2 s, or 20 s for a retrial, and then ever more seldom: its share may be one that the store has
+ * from the last server, and while inputs are waited for nothing else is done. */
 static void start_batch(struct specializer *s, struct slot_search *p, const struct proposer *by,
                         int64_t ask_again_s)
 {
     bool opened = slot_search_open(s, p);
+    if (opened && gives_way(s, p))
+        return;
     if (opened && !slot_search_inputs(s, p)) {
-        p->not_before_ns = clock_ns() + INT64_C(1000000000) * ask_again_s;
+        p->not_before_ns = clock_ns() + (INT64_C(1000000000) * ask_again_s << p->inputless);
+        p->inputless += p->inputless < INPUTLESS_MOST;
         return;
     }
+    p->inputless = 0;
     s->asleep = false;
     if (!opened) {
         p->exhausted = true;

@@ -113,6 +113,8 @@ enum doing {
 
 /* Whether the slot may be looked at now, whoever else does. */
 bool slot_choosable_locked(struct specializer *s, const struct slot_search *p);
+/* Whether, where slots take turns by their first candidates, one still has its turn. */
+bool turns_left(struct specializer *s);
 /* Waits up to `seconds` or until something changes; polls children meanwhile. */
 void specializer_wait(struct specializer *s, double seconds);
 

@@ -4,7 +4,8 @@
  * The engine tosses a coin for each step that uses the slot: incumbent or candidate. Steps differ
  * by what they carry, so a step is paired with the one before it that had the same m and nearly the
  * same context (16 positions or 5 %, and in the same bucket: beyond its end attention is another
- * slot's kernel), at most 24 steps away, if the coin fell otherwise there.
+ * slot's kernel), at most 24 steps away, if the coin fell otherwise there. Steps of prompts, of
+ * which hardly two have the same m, do with one that differs by 3 %, and its time goes by tokens.
  * Never with an older one: a backlog of one kind would put the other kind later in every pair, and
  * any drift of the machine would become a gain. About two steps in three find a partner. The paired
  * ratios go through the interval of stats.c; four analyses (32, 96, 288, 864 steps), each at
@@ -42,27 +43,40 @@
 #include "specializer/candidate/stats.h"
 #include "specializer/pipeline/stages.h"
 
-enum { ANALYSES = 4, WINDOW = 24, PAIRS_LEAST = 10 };
+/* WIDE: steps of so many tokens take as long as they have tokens. */
+enum { ANALYSES = 4, WINDOW = 24, PAIRS_LEAST = 10, WIDE = 256 };
 static const int32_t steps_at[ANALYSES] = {32, 96, 288, 864};
 static const double harmless = -0.005;
 
 /* ---- pairs ---------------------------------------------------------------------------------- */
 
-static bool alike(const struct canary_step *a, const struct canary_step *b)
+static bool alike_context(const struct canary_step *a, const struct canary_step *b)
 {
     int32_t longer = a->context > b->context ? a->context : b->context;
     int32_t apart = abs(a->context - b->context);
-    return a->m == b->m && (apart <= 16 || apart <= longer / 20) &&
+    return (apart <= 16 || apart <= longer / 20) &&
            context_bucket_of(a->context) == context_bucket_of(b->context);
 }
 
-/* The last step before `i` that carried the same, or -1. */
+static bool near_m(const struct canary_step *a, const struct canary_step *b)
+{
+    int32_t more = a->m > b->m ? a->m : b->m;
+    return more >= WIDE && abs(a->m - b->m) <= more / 32;
+}
+
+/* The last step before `i` that carried the same, or else nearly the same, or -1. */
 static int32_t previous(const struct canary_step *step, int32_t i)
 {
-    for (int32_t j = i - 1; j >= 0 && j >= i - WINDOW; j--)
-        if (alike(&step[i], &step[j]))
+    int32_t near = -1;
+    for (int32_t j = i - 1; j >= 0 && j >= i - WINDOW; j--) {
+        if (!alike_context(&step[i], &step[j]))
+            continue;
+        if (step[j].m == step[i].m)
             return j;
-    return -1;
+        if (near < 0 && near_m(&step[i], &step[j]))
+            near = j;
+    }
+    return near;
 }
 
 int canary_pairs(const struct canary_step *step, int32_t n, double *incumbent, double *candidate)
@@ -74,8 +88,9 @@ int canary_pairs(const struct canary_step *step, int32_t n, double *incumbent, d
         if (j < 0 || used[j] || step[i].candidate == step[j].candidate)
             continue;
         bool later = step[i].candidate;
-        incumbent[pairs] = (double)step[later ? j : i].ns;
-        candidate[pairs++] = (double)step[later ? i : j].ns;
+        double before = (double)step[j].ns * step[i].m / step[j].m, now = (double)step[i].ns;
+        incumbent[pairs] = later ? before : now;
+        candidate[pairs++] = later ? now : before;
         used[i] = used[j] = true;
     }
     free(used);

@@ -289,6 +289,28 @@ static void short_prompt_beside_a_stream_makes_steps_no_longer_than_it_must(void
     world_close(w);
 }
 
+/* Whoever decodes waited for a slice already: the step behind it has less left of the target. */
+static void a_slice_takes_the_place_of_prompt_tokens(void **state)
+{
+    (void)state;
+    struct pace p;
+    pace_open(&p, 30, 200);
+    srand(3);
+    teach(&p, &LINEAR, 500);
+    struct step_size size = {.decodes = 128, .context = 128 * 320};
+    struct prompt_load load = {7000, 256, 1, 7000 * 128}; /* all that the target allows */
+    struct step_size plain = size, after = size;
+    int64_t now = 1 + 40000000; /* not late yet */
+    plain.prompt = pace_tokens(&p, &size, &load, now, 2048);
+    load.lent_ns = 12000000;
+    after.prompt = pace_tokens(&p, &size, &load, now, 2048);
+    plain.prompt_context = plain.prompt * 128;
+    after.prompt_context = after.prompt * 128;
+    assert_true(after.prompt > 1 && after.prompt < plain.prompt);
+    assert_true(pace_ns(&p, &plain) > 25e6);
+    assert_true(pace_ns(&p, &after) + 12e6 < 31e6);
+}
+
 static void without_targets_a_step_reads_all_there_is(void **state)
 {
     (void)state;
@@ -312,6 +334,7 @@ int main(void)
         cmocka_unit_test(target_that_cannot_be_met_starves_nobody),
         cmocka_unit_test(long_prompts_stay_within_the_target_between_tokens),
         cmocka_unit_test(short_prompt_beside_a_stream_makes_steps_no_longer_than_it_must),
+        cmocka_unit_test(a_slice_takes_the_place_of_prompt_tokens),
         cmocka_unit_test(without_targets_a_step_reads_all_there_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

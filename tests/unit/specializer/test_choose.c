@@ -124,24 +124,110 @@ static void no_batch_begins_before_an_opening_can(void **state)
 }
 
 /* On a GPU slots take turns, each with what is known to be good for it. A rare one would wait for
- * live steps while those that matter are as they were. */
-static void a_rare_slot_has_no_first_turn(void **state)
+ * live steps while those that matter are as they were, and so would one whose steps are over. */
+static void slots_take_turns_that_live_steps_read(void **state)
 {
     struct world *w = *state;
     struct candidate active = {0};
     struct slot_search *rare = slot_search(w, "mlp_in/m512", 0.002),
+                       *burst = slot_search(w, "mlp_in/m2048", 0.04),
                        *attn = slot_search(w, "attn/m128/c512", 0.1),
                        *head = slot_search(w, "head/m32", 0.05);
     w->machine.kind = MACHINE_CUDA;
     rare->locked.share = 0.004;
-    attn->locked.share = 0.2;
+    burst->locked.share = attn->locked.share = 0.2;
     head->locked.share = 0.1;
+    rare->ran_ns = attn->ran_ns = head->ran_ns = clock_ns();
+    burst->ran_ns = clock_ns() - INT64_C(60000000000);
     attn->locked.candidates = 1; /* has had its turn, and is still worth more */
     assert_ptr_equal(choose(&w->s), head);
+    head->unknown = true; /* nothing is known to be good for it */
+    assert_ptr_equal(choose(&w->s), attn);
+    head->unknown = false;
     head->locked.active = &active;
     assert_ptr_equal(choose(&w->s), attn);
+    burst->ran_ns = clock_ns();
+    assert_ptr_equal(choose(&w->s), burst);
+    burst->locked.candidates = 1;
     rare->locked.share = 0.02;
     assert_ptr_equal(choose(&w->s), rare);
+}
+
+/* A rare slot would wait for live steps while those that matter are as they were; so would one
+ * whose steps are over, however large their share was. */
+static void an_opening_is_of_slots_that_live_steps_read(void **state)
+{
+    struct world *w = *state;
+    struct slot_search *rare = slot_search(w, "mlp_in/m512", 0.002),
+                       *burst = slot_search(w, "mlp_in/m2048", 0.1),
+                       *attn = slot_search(w, "attn/m128/c512", 0.1);
+    rare->locked.share = 0.004;
+    burst->locked.share = attn->locked.share = 0.2;
+    rare->ran_ns = attn->ran_ns = clock_ns();
+    assert_ptr_equal(take_next(&w->s), attn);
+    assert_null(take_next(&w->s));
+    burst->ran_ns = clock_ns() - INT64_C(60000000000);
+    assert_null(take_next(&w->s));
+    burst->ran_ns = clock_ns();
+    assert_ptr_equal(take_next(&w->s), burst);
+    rare->locked.share = 0.02;
+    assert_ptr_equal(take_next(&w->s), rare);
+}
+
+/* What hardly shows takes live steps for long, and lets those pass that have not had their turn. */
+static void a_faint_gain_lets_others_have_their_turns(void **state)
+{
+    struct world *w = *state;
+    struct candidate faint = {.evidence.bench.mean = 0.05};
+    struct slot_search *p[] = {slot_search(w, "mlp_out/m128", 0.02)},
+                       *next = slot_search(w, "mlp_in/m1024", 0.04);
+    w->machine.kind = MACHINE_CUDA;
+    p[0]->promoted.c = &faint;
+    p[0]->locked.candidates = 1;
+    p[0]->locked.share = 0.07;
+    next->locked.share = 0.14;
+    assert_false(waits_for_company(&w->s, p, 1)); /* no steps read the other one */
+    next->ran_ns = clock_ns();
+    assert_true(waits_for_company(&w->s, p, 1));
+    faint.evidence.bench.mean = 0.5; /* no longer faint */
+    assert_false(waits_for_company(&w->s, p, 1));
+    faint.evidence.bench.mean = 0.05;
+    next->locked.candidates = 1;
+    assert_false(waits_for_company(&w->s, p, 1));
+}
+
+/* On a GPU each has live steps of its own, and the largest gain comes first. */
+static void who_promises_most_is_judged_first(void **state)
+{
+    struct world *w = *state;
+    struct candidate small = {.evidence.bench.mean = 1}, large = {.evidence.bench.mean = 0.5};
+    struct slot_search *best,
+        *p[] = {slot_search(w, "attn_in/m1", 0.1), slot_search(w, "head/m1", 0.1)};
+    assert_int_equal(waiting_alone(&w->s, &best), 0);
+    p[0]->promoted.c = &small;
+    p[0]->locked.share = 0.04;
+    p[1]->promoted.c = &large;
+    p[1]->locked.share = 0.2;
+    p[0]->ran_ns = p[1]->ran_ns = clock_ns();
+    assert_int_equal(waiting_alone(&w->s, &best), 1);
+    assert_ptr_equal(best, p[1]);
+    p[1]->not_before_ns = clock_ns() + INT64_C(60000000000);
+    assert_int_equal(waiting_alone(&w->s, &best), 1);
+    assert_ptr_equal(best, p[0]);
+}
+
+/* Nothing else is benched while a candidate waits for live steps. */
+static void a_candidate_waits_for_live_steps_that_there_are(void **state)
+{
+    struct world *w = *state;
+    struct candidate c = {0};
+    struct slot_search *p = slot_search(w, "mlp_in/m2048", 0.1);
+    p->promoted.c = &c;
+    assert_false(waits(p)); /* none was seen yet */
+    p->ran_ns = clock_ns();
+    assert_true(waits(p));
+    p->ran_ns -= INT64_C(60000000000);
+    assert_false(waits(p));
 }
 
 /* A head is worth more than attn_out here, and costs more still. */
@@ -151,6 +237,7 @@ static void an_opening_begins_with_what_saves_most_for_its_cost(void **state)
     struct slot_search *head = slot_search(w, "head/m1", 0.2),
                        *out = slot_search(w, "attn_out/m1", 0.1);
     head->locked.share = out->locked.share = 0.2;
+    head->ran_ns = out->ran_ns = clock_ns();
     head->locked.run_s = 0.003;
     out->locked.run_s = 0.00003;
     assert_ptr_equal(take_next(&w->s), out);
@@ -246,7 +333,15 @@ int main(void)
                                         open_world, close_world),
         cmocka_unit_test_setup_teardown(no_batch_begins_before_an_opening_can, open_world,
                                         close_world),
-        cmocka_unit_test_setup_teardown(a_rare_slot_has_no_first_turn, open_world, close_world),
+        cmocka_unit_test_setup_teardown(slots_take_turns_that_live_steps_read, open_world,
+                                        close_world),
+        cmocka_unit_test_setup_teardown(an_opening_is_of_slots_that_live_steps_read, open_world,
+                                        close_world),
+        cmocka_unit_test_setup_teardown(a_faint_gain_lets_others_have_their_turns, open_world,
+                                        close_world),
+        cmocka_unit_test_setup_teardown(who_promises_most_is_judged_first, open_world, close_world),
+        cmocka_unit_test_setup_teardown(a_candidate_waits_for_live_steps_that_there_are, open_world,
+                                        close_world),
         cmocka_unit_test_setup_teardown(an_opening_begins_with_what_saves_most_for_its_cost,
                                         open_world, close_world),
         cmocka_unit_test_setup_teardown(a_small_gain_of_an_opening_waits_for_company, open_world,

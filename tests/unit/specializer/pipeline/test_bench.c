@@ -133,6 +133,22 @@ static void canary_pairs_nothing_across_the_end_of_a_context_bucket(void **state
     assert_int_equal(canary_pairs(s, 3, a, b), 0);
 }
 
+/* Steps that read prompts, each of another number of tokens: time goes by tokens. */
+static void canary_pairs_wide_steps_of_nearly_as_many_tokens(void **state)
+{
+    (void)state;
+    struct canary_step s[] = {
+        {1000, 1000, 300, false}, {9000, 1200, 300, true}, /* with none of these */
+        {1020, 1020, 300, true}, /* with 0: 2 % more in as much more time */
+        {2000, 1050, 300, false}, {2100, 1049, 300, false},
+        {4000, 1050, 300, true}, /* with 3, which has the same m, not with 4 */
+        {100, 64, 300, false},    {101, 65, 300, true}}; /* not wide, and not the same m */
+    double a[4], b[4];
+    assert_int_equal(canary_pairs(s, 8, a, b), 2);
+    assert_float_equal(a[0] / b[0], 1, 1e-9);
+    assert_float_equal(a[1] / b[1], 0.5, 1e-9);
+}
+
 static void canary_uses_a_step_once_and_not_a_distant_one(void **state)
 {
     (void)state;
@@ -406,6 +422,7 @@ int main(void)
         cmocka_unit_test(bench_bound_counts_what_no_cache_holds_and_arithmetic),
         cmocka_unit_test(canary_pairs_like_with_like_only),
         cmocka_unit_test(canary_pairs_nothing_across_the_end_of_a_context_bucket),
+        cmocka_unit_test(canary_pairs_wide_steps_of_nearly_as_many_tokens),
         cmocka_unit_test(canary_uses_a_step_once_and_not_a_distant_one),
         cmocka_unit_test(canary_holds_a_large_promise_to_its_word),
         cmocka_unit_test(canary_lets_a_gain_too_small_to_see_pass_unless_it_does_harm),
