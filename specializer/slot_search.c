@@ -24,8 +24,8 @@
 
 enum { FIRSTS = 6 };
 #define CAPTURE_TIMEOUT_S 1.0
-/* Steps that read the slot and gave no inputs, after which none will: on a GPU attention of prompts
- * is counted where attention of as many decodes is. */
+/* Steps that read the slot and gave no inputs, after which none will, whatever the backend has
+ * against them. */
 #define CAPTURE_STEPS 16
 /* Steps that read the slot are not further apart where they are waited for. */
 #define RUNS_WITHIN_NS INT64_C(3000000000)

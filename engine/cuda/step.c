@@ -205,15 +205,22 @@ static size_t fill_block(const struct step *s, const struct step_block *block, s
 
 /* ---- running ------------------------------------------------------------------------------- */
 
+/* Attention of prompts is eager's, whatever is in the slot: a slot of decodes does not count it,
+ * and where decodes lie in front of it they are part of no slot's time. */
+static bool unslotted(const struct inflight *f, const struct step *s, const struct slot *slot)
+{
+    return slot->region == REGION_ATTN && !one_token_each(s) &&
+           (slot->m <= DECODE_MOST || f->choice.lead > 0);
+}
+
 static void count(struct backend *b, const struct inflight *f, const struct step *s,
                   const double share[STEP_PLACES], int64_t ns)
 {
     for (int p = 0; p < STEP_PLACES; p++) {
         struct slot *slot = f->choice.slot[p];
         enum region r = place_region(p);
-        bool prompt = r == REGION_ATTN && !one_token_each(s) && (!f->wide || f->choice.lead > 0);
         uint64_t m = (uint64_t)region_m(r, s->m, s->rows);
-        if (!slot || m == 0 || prompt) /* these run eager, whatever is in the slot */
+        if (!slot || m == 0 || unslotted(f, s, slot))
             continue;
         struct slot_counters *k = &slot->counters;
         uint64_t runs = (uint64_t)slot_runs(slot, b->model->shape.layers);
