@@ -233,6 +233,13 @@ bool slot_search_runs(const struct slot_search *p)
     return p->ran_ns > 0 && clock_ns() - p->ran_ns < RUNS_WITHIN_NS;
 }
 
+enum slot_wait slot_search_waits(const struct slot_search *p)
+{
+    if (p->promoted.c)
+        return slot_search_runs(p) ? SLOT_WAITS_FOR_VERDICT : SLOT_WAITS_FOR_STEPS;
+    return p->inputless > 0 ? SLOT_WAITS_FOR_INPUTS : SLOT_WAITS_FOR_NOTHING;
+}
+
 bool slot_search_open(struct specializer *s, struct slot_search *p)
 {
     if (!p->space) {

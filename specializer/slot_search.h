@@ -12,6 +12,15 @@ struct specializer;
 
 enum { SETS_REMEMBERED = 8, INPUTS = 2, WHY_TEXT = 120, KNOWN_FIRSTS = 2 };
 
+/* What a slot waits for that nobody can give it but live steps. */
+enum slot_wait {
+    SLOT_WAITS_FOR_NOTHING,
+    SLOT_WAITS_FOR_VERDICT, /* a candidate is in shadow or canary, or comes there next */
+    SLOT_WAITS_FOR_STEPS,   /* a candidate would be, but no step reads the slot just now */
+    SLOT_WAITS_FOR_INPUTS,  /* steps gave none to search on */
+    SLOT_WAITS
+};
+
 /* One slot as the specializer sees it. */
 struct slot_search {
     struct slot *slot;
@@ -26,7 +35,8 @@ struct slot_search {
         double gain_eager; /* of `active` over eager */
         double share, run_s, roofline_s, bytes, worth; /* copied from observe for operators */
         int32_t candidates, wins, refusals;            /* since start */
-        int32_t audits;                                /* of `active` that found nothing */
+        enum slot_wait waits;
+        int32_t audits;  /* of `active` that found nothing */
         int32_t suspect; /* live steps of `active` that are still to be looked at (fleet_loop.c) */
         char label[96];  /* the adviser's */
         char label_by[32]; /* who the adviser was */
@@ -89,6 +99,7 @@ struct slot_search {
 
 /* Whether live steps read the slot just now. */
 bool slot_search_runs(const struct slot_search *p);
+enum slot_wait slot_search_waits(const struct slot_search *p);
 bool slot_search_open(struct specializer *s,
                       struct slot_search *p); /* false: nothing legal there */
 void slot_search_forget(struct specializer *s, struct slot_search *p); /* closes the search */

@@ -43,6 +43,7 @@ void specializer_observe_now(struct specializer *s)
         p->locked.worth = observe_worth(&s->observe, i, p->measured, p->dry);
         if (s->observe.slot[i].delta[SEEN_RUNS] > 0)
             p->ran_ns = s->observed_ns;
+        p->locked.waits = slot_search_waits(p);
         if (s->observe.slot[i].seconds > 0)
             p->locked.share = s->observe.slot[i].share;
         s->locked.saved_s += s->observe.slot[i].saved_s;

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/table.h"
 #include "specializer/specializer_private.h"
 #include "specializer/swap.h"
 #include "specializer/why.h"
@@ -148,6 +149,13 @@ static bool has_template_locked(struct specializer *s, const struct slot *slot, 
     return allowed > 0;
 }
 
+static const char *const waiting[] = {
+    [SLOT_WAITS_FOR_NOTHING] = "nothing was decided yet",
+    [SLOT_WAITS_FOR_VERDICT] = "a candidate is before live steps",
+    [SLOT_WAITS_FOR_STEPS] = "a candidate waits for live steps of the slot",
+    [SLOT_WAITS_FOR_INPUTS] = "live steps gave no inputs to search on"};
+EVERY_ROW(waiting, SLOT_WAITS);
+
 void why_eager_locked(struct specializer *s, const struct slot_search *p, char out[WHY_TEXT])
 {
     if (p->locked.pinned[0])
@@ -166,5 +174,6 @@ void why_eager_locked(struct specializer *s, const struct slot_search *p, char o
         snprintf(out, WHY_TEXT, "undecided; %.*s", WHY_TEXT - 12, p->locked.why.undecided);
     else
         snprintf(out, WHY_TEXT, "%s",
-                 p->locked.candidates > 0 ? "nothing was decided yet" : "not searched yet");
+                 p->locked.candidates > 0 || p->locked.waits ? waiting[p->locked.waits]
+                                                             : "not searched yet");
 }

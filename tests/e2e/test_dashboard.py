@@ -194,7 +194,7 @@ def test_opens_with_the_history_that_the_server_kept(live, page):
 
 
 def test_a_slot_on_eager_says_why(live, page):
-    words = (r"eager\s+(not searched yet|nothing was decided yet|undecided; |no template takes|"
+    words = (r"eager\s+(not searched yet|nothing was decided yet|a candidate |live steps gave |undecided; |no template takes|"
              r"build: |probe: |load: |bench: |shadow: |canary: |rolled back: )").replace("\\", "\\\\")
     page.wait("[...document.querySelectorAll('#slots-table tbody tr')].some((r) => "
               f"new RegExp('{words}').test(r.cells[1].innerText))")

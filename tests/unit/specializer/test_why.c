@@ -3,6 +3,7 @@
  * the loop makes of it: test_retrial.c. */
 #include "tests/unit/unit.h"
 
+#include "config/clock.h"
 #include "specializer/why.c"
 
 static struct slot_search nobody_came(void)
@@ -133,6 +134,18 @@ static void a_slot_that_nobody_tried_says_what_is_in_the_way(void **state)
     p.locked.candidates = 2;
     why_eager_locked(&s, &p, out);
     assert_string_equal(out, "nothing was decided yet");
+    p.inputless = 1;
+    p.locked.waits = slot_search_waits(&p);
+    why_eager_locked(&s, &p, out);
+    assert_string_equal(out, "live steps gave no inputs to search on");
+    p.promoted.c = &(struct candidate){.key = "k"};
+    p.locked.waits = slot_search_waits(&p);
+    why_eager_locked(&s, &p, out);
+    assert_string_equal(out, "a candidate waits for live steps of the slot");
+    p.ran_ns = clock_ns();
+    p.locked.waits = slot_search_waits(&p);
+    why_eager_locked(&s, &p, out);
+    assert_string_equal(out, "a candidate is before live steps");
     struct candidate c = {.reason = "probe: a case of 2817 pages; the probe has room for 2304"};
     why_undecided_locked(&p, &c);
     why_eager_locked(&s, &p, out);
