@@ -331,17 +331,22 @@ INLINE void decode_q3_k(const uint8_t *b, struct lanes *w)
 #else
 #define BY_PARTS(t) 0
 #endif
-/* The block of the rows that come after these eight is asked for meanwhile: a processor's own
- * prefetchers do not follow eight short streams beside each other. Behind the last row it is
- * nobody's memory, which a prefetch may name. */
-#define ASK_AHEAD(row, r, i, t)                     \
+/* Memory is asked for before it is needed. In a dot that is the same block of the rows that come
+ * after these eight: a processor's own prefetchers do not follow eight short streams beside each
+ * other. Rows that are expanded one after the other are one stream, but one that stands still while
+ * they are multiplied; AHEAD bytes are four or five rows of a small model. Behind the last row it
+ * is nobody's memory, which a prefetch may name. */
+#define AHEAD 2048
+#define ASK(p, t)                                   \
     for (int line = 0; line < BYTES(t); line += 64) \
-    __builtin_prefetch((row)[r] + ((row)[1] - (row)[0]) * EAGER_DOTS + (i)*BYTES(t) + line)
+    __builtin_prefetch((p) + line)
+#define ASK_AHEAD(row, r, i, t) ASK((row)[r] + ((row)[1] - (row)[0]) * EAGER_DOTS + (i)*BYTES(t), t)
 #define FORMAT(x, t)                                                                               \
     static void expand_##x(const uint8_t *src, float *dst, int64_t n)                              \
     {                                                                                              \
         struct lanes w[SETS(t)];                                                                   \
         for (int64_t i = 0; i < n / (LANES * SETS(t)); i++) {                                      \
+            ASK(src + i * BYTES(t) + AHEAD, t);                                                    \
             decode_##x(src + i * BYTES(t), w);                                                     \
             memcpy(dst + i * LANES * SETS(t), w, sizeof w);                                        \
         }                                                                                          \
