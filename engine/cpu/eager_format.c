@@ -429,25 +429,25 @@ FORMAT(iq4_xs, DTYPE_IQ4_XS)
 FORMAT(mxfp4, DTYPE_MXFP4)
 FORMAT(f8, DTYPE_F8)
 
-#define ROW(x, t) SETS(t) * LANES, BYTES(t), expand_##x, dot_##x
+#define ROW(x, t, direct) SETS(t) * LANES, BYTES(t), direct, expand_##x, dot_##x
 const struct eager_format EAGER(format)[] = {
-    [DTYPE_F32] = {ROW(f32, DTYPE_F32)},
-    [DTYPE_F16] = {ROW(f16, DTYPE_F16)},
-    [DTYPE_BF16] = {ROW(bf16, DTYPE_BF16)},
-    [DTYPE_Q8_0] = {ROW(q8_0, DTYPE_Q8_0)},
-    [DTYPE_Q4_0] = {ROW(q4_0, DTYPE_Q4_0)},
-    [DTYPE_Q4_1] = {ROW(q4_1, DTYPE_Q4_1)},
-    [DTYPE_Q5_0] = {ROW(q5_0, DTYPE_Q5_0)},
-    [DTYPE_Q5_1] = {ROW(q5_1, DTYPE_Q5_1)},
-    [DTYPE_Q4_K] = {ROW(q4_k, DTYPE_Q4_K)},
-    [DTYPE_Q6_K] = {ROW(q6_k, DTYPE_Q6_K)},
-    [DTYPE_Q5_K] = {ROW(q5_k, DTYPE_Q5_K)},
-    [DTYPE_Q2_K] = {ROW(q2_k, DTYPE_Q2_K)},
-    [DTYPE_Q3_K] = {ROW(q3_k, DTYPE_Q3_K)},
-    [DTYPE_IQ4_NL] = {ROW(iq4_nl, DTYPE_IQ4_NL)},
-    [DTYPE_IQ4_XS] = {ROW(iq4_xs, DTYPE_IQ4_XS)},
-    [DTYPE_MXFP4] = {ROW(mxfp4, DTYPE_MXFP4)},
-    [DTYPE_F8] = {ROW(f8, DTYPE_F8)},
+    [DTYPE_F32] = {ROW(f32, DTYPE_F32, 2)},
+    [DTYPE_F16] = {ROW(f16, DTYPE_F16, 2)},
+    [DTYPE_BF16] = {ROW(bf16, DTYPE_BF16, 2)},
+    [DTYPE_Q8_0] = {ROW(q8_0, DTYPE_Q8_0, 2)},
+    [DTYPE_Q4_0] = {ROW(q4_0, DTYPE_Q4_0, 2)},
+    [DTYPE_Q4_1] = {ROW(q4_1, DTYPE_Q4_1, 2)},
+    [DTYPE_Q5_0] = {ROW(q5_0, DTYPE_Q5_0, 1)},
+    [DTYPE_Q5_1] = {ROW(q5_1, DTYPE_Q5_1, 1)},
+    [DTYPE_Q4_K] = {ROW(q4_k, DTYPE_Q4_K, 1)},
+    [DTYPE_Q6_K] = {ROW(q6_k, DTYPE_Q6_K, 1)},
+    [DTYPE_Q5_K] = {ROW(q5_k, DTYPE_Q5_K, 1)},
+    [DTYPE_Q2_K] = {ROW(q2_k, DTYPE_Q2_K, 1)},
+    [DTYPE_Q3_K] = {ROW(q3_k, DTYPE_Q3_K, 1)},
+    [DTYPE_IQ4_NL] = {ROW(iq4_nl, DTYPE_IQ4_NL, 1)},
+    [DTYPE_IQ4_XS] = {ROW(iq4_xs, DTYPE_IQ4_XS, 1)},
+    [DTYPE_MXFP4] = {ROW(mxfp4, DTYPE_MXFP4, 1)},
+    [DTYPE_F8] = {ROW(f8, DTYPE_F8, 1)},
 };
 EVERY_DTYPE(EAGER(format));
 
