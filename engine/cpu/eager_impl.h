@@ -40,6 +40,7 @@ extern __typeof__(cblas_sgemm) *eager_sgemm;
 /* One element format. */
 struct eager_format {
     int32_t block, bytes; /* values and bytes of a block; 16 and their bytes for plain formats */
+    int32_t direct;       /* so many tokens at most are multiplied by dot(), one after the other */
     /* n values (whole blocks; any n for plain formats) to float */
     void (*expand)(const uint8_t *src, float *dst, int64_t n);
     /* y[r] = canonical dot of row[r] and x over whole blocks */

@@ -2,7 +2,8 @@
 /* eager_linear.c - y = x W^T on stored weights, narrow and wide.
  *
  * Narrow (m <= EAGER_NARROW): the canonical order of lanes.h. One token reads blocks straight into
- * registers; more tokens expand four rows at a time into a cache-resident buffer and share it.
+ * registers, and so do two of a format that is decoded in few instructions, one after the other;
+ * more tokens expand four rows at a time into a cache-resident buffer and share it.
  * Both add the same products in the same order, so a row's bits do not depend on its neighbours.
  *
  * Wide: up to EAGER_PANEL rows are expanded (1 MiB at most, half of an L2 cache) and multiplied by
@@ -100,20 +101,20 @@ static void narrow(const struct weight *w, const struct eager_input *in, int32_t
 {
     const struct eager_format *f = &EAGER(format)[w->type];
     int64_t stride = EAGER(row_bytes)(w);
-    bool one = in->m == 1 && in->k % f->block == 0;
-    int32_t step = one ? EAGER_DOTS : EAGER_ROWS;
+    bool direct = in->m <= f->direct && in->k % f->block == 0;
+    int32_t step = direct ? EAGER_DOTS : EAGER_ROWS;
     for (int32_t n = n0; n < n1; n += step) {
         const uint8_t *row[EAGER_DOTS];
         int32_t rows = n1 - n < step ? n1 - n : step;
         for (int32_t r = 0; r < step; r++)
             row[r] = (const uint8_t *)w->data + (n + (r < rows ? r : rows - 1)) * stride;
-        if (one) {
+        for (int32_t t = 0; direct && t < in->m; t++) {
             float out[EAGER_DOTS];
-            f->dot(row, in->narrow, in->k, out);
-            memcpy(y + n - n0, out, (size_t)rows * sizeof *y);
-        } else {
-            rows_by_tokens(w, in, row, rows, y + n - n0, ld);
+            f->dot(row, in->narrow + t * in->k, in->k, out);
+            memcpy(y + t * ld + n - n0, out, (size_t)rows * sizeof *y);
         }
+        if (!direct)
+            rows_by_tokens(w, in, row, rows, y + n - n0, ld);
     }
 }
 

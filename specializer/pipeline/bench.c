@@ -176,7 +176,9 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
 {
     int analyses = bench_plan[kind].analyses;
     const int *pairs = bench_plan[kind].pairs;
-    double wanted = kind == BENCH_QUICK ? 0 : env->config->specializer_min_gain;
+    double wanted = env->config->specializer_min_gain;
+    if (kind == BENCH_QUICK)
+        wanted = fmin(wanted, 0);
     int most = pairs[analyses - 1];
     struct region_cost cost = cost_of(env->model, inputs);
     double least_s = least_seconds(env, &cost, c->slot);

@@ -11,7 +11,8 @@
 enum bench_kind {
     BENCH_FULL,    /* low >= specializer.min_gain */
     BENCH_OPENING, /* the same, with one look more, at the beginning */
-    BENCH_QUICK,   /* a tenth of the pairs, not slower: restored winners, against eager */
+    BENCH_QUICK,   /* a tenth of the pairs, not slower: restored winners, against eager; below zero
+                      min_gain holds here, too */
     BENCH_KINDS
 };
 enum { BENCH_ANALYSES_MOST = 4 };

@@ -18,7 +18,8 @@
  * half the width of the interval, the canary only has to show that it did no harm: lower bound
  * above -0.5 %, upper bound above zero. The bench, which measured the slot alone with its own error
  * rate of 5 %, then carries the claim of a gain, and the trace shows both intervals. Where the
- * promise is large enough to be seen, it must be seen.
+ * promise is large enough to be seen, it must be seen. Where specializer.min_gain is below zero
+ * (drills and tests, which are about something else than speed) it takes the place of zero.
  *
  * Half of the steps answer requests with the candidate's outputs, so beside one in eight of these a
  * hook runs eager and compares; a bad comparison makes the verdict a refusal.
@@ -97,10 +98,10 @@ int canary_pairs(const struct canary_step *step, int32_t n, double *incumbent, d
     return pairs;
 }
 
-enum canary_verdict canary_decide(const struct gain *g, double expected, bool last)
+enum canary_verdict canary_decide(const struct gain *g, double expected, double wanted, bool last)
 {
     if (g->pairs >= PAIRS_LEAST) {
-        if (g->low > 0)
+        if (g->low > fmin(wanted, 0))
             return CANARY_PASS;
         if (g->high < 0)
             return CANARY_SLOWER;
@@ -294,7 +295,7 @@ static enum canary_verdict analyse(struct canary_trial *t, int cell, bool last)
     x->analyses++;
     free(a);
     free(step);
-    return canary_decide(&x->gain, promise, last);
+    return canary_decide(&x->gain, promise, t->env->config->specializer_min_gain, last);
 }
 
 /* ---- what each of them hears ----------------------------------------------------------------- */

@@ -17,8 +17,9 @@ int canary_pairs(const struct canary_step *step, int32_t n, double *incumbent, d
 
 enum canary_verdict { CANARY_MORE, CANARY_PASS, CANARY_SLOWER };
 /* What an interim analysis says. `expected` is the gain of a whole step that the bench promises:
- * its lower bound times the slot's share of a step. */
-enum canary_verdict canary_decide(const struct gain *g, double expected, bool last);
+ * its lower bound times the slot's share of a step. `wanted`, specializer.min_gain, counts below 0
+ * only: so much slower is good enough then. */
+enum canary_verdict canary_decide(const struct gain *g, double expected, double wanted, bool last);
 /* Whether CANARY_SLOWER at the last analysis only says that nothing was found out: too few pairs,
  * or an interval that still holds a gain. */
 bool canary_unresolved(const struct gain *g);

@@ -18,6 +18,7 @@ import time
 
 import agentic
 import clients
+import conftest
 import test_agentic
 from parts_net import connect
 from world import (Failed, Skipped, World, children, demand, kind_of, wait_until)
@@ -70,15 +71,15 @@ def killed_compilers(w, n):
 def killed_executors(_, __):
     """The process of a kernel that a language model wrote is killed while it runs steps: nobody
     waits for it, no text changes, and its slot never is without a process that can run it."""
-    slot = test_agentic.SLOT
-    # They have eager's bits, and each is the same work, tried anew. How fast they are is no matter: the
-    # bench lets slower ones pass, so that each runs beside live steps and in a canary.
+    slot = "mlp_in/m1"
+    # They have eager's bits, and each is the same work, tried anew. How fast they are is no matter: slower
+    # ones pass, so that each runs beside live steps and in a canary.
     model = agentic.Model([test_agentic.text(ahead=8192 + 64 * i) for i in range(40)])
     try:
         with World("--specializer-strategy", "agentic", "--specializer-agentic", "on",
                    "--specializer-slots", slot, "--adviser-url", model.url, "--adviser-model",
                    "writer", "--adviser-calls-per-hour", "1000", "--specializer-pack-mib", "-1",
-                   "--specializer-min-gain", "-0.9", "--agentic-attempts", "100",
+                   conftest.WHATEVER_SPEED, "--agentic-attempts", "100",
                    *test_agentic.ALONE, streams=2) as w:
             w.goes_on()
             w.begin()

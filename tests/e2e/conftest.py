@@ -26,6 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("WHET_BINARY", str(ROOT / "build" / "whet"))
 MODEL = os.environ.get("WHET_TEST_MODEL", "")
 NAME = "smollm2"
+# For a test that needs a kernel to serve and is about something else than speed: what is right serves, however
+# fast eager is on the machine.
+WHATEVER_SPEED = "--specializer-min-gain=-0.9"
 # Sanitizers make everything slower; every wait here is a limit, not a measure.
 PATIENCE = 300
 
@@ -33,7 +36,7 @@ PATIENCE = 300
 class Server:
     """A running `whet serve`; `log` collects its stderr."""
 
-    def __init__(self, *options, wait=True, model=None, prefix=()):
+    def __init__(self, *options, wait=True, model=None, prefix=(), env=None):
         self.store = tempfile.TemporaryDirectory(prefix="whet-e2e-")
         command = [*prefix, BINARY, "serve", "--model", model or MODEL, "--model-name", NAME, "--port", "0",
                    "--store", self.store.name + "/store.db"]
@@ -42,7 +45,7 @@ class Server:
         if not any(o.startswith("--server-hosts") for o in options):
             command.append("--server-hosts=t")  # the Host of requests that tests write themselves
         self.process = subprocess.Popen(command + list(options), stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, text=True)
+                                        stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
         self.log = []
         self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr),
                                        daemon=True)

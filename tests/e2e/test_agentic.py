@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from agentic import (ALONE, FAST, KEY, SLOT, Load, Model, by_the_agent, end, get, published, refused, text,
-                     until_published, wait_for)
+from agentic import (ALONE, FAST, HELD, KEY, SLOT, TOGETHER, Load, Model, by_the_agent, end, get, published,
+                     refused, text, until_published, wait_for)
 from conftest import BINARY, Server
 
 # Sanitizers slow eager and the server, not candidates: the search would take minutes, and a faster
@@ -56,8 +56,8 @@ def world(tmp_path_factory):
                    "--specializer-strategy", "agentic", "--adviser-url", model.url,
                    "--adviser-model", "writer", "--adviser-calls-per-hour", "1000",
                    "--agentic-attempts", "40", "--agentic-price-in", "2", "--agentic-price-out", "8"]
-        s = Server(*options, "--specializer-agentic", "on")
-        return {"s": s, "model": model, "options": options, "load": Load(s, pause=1)}
+        s = Server(*options, "--specializer-agentic", "on", env=HELD)
+        return {"s": s, "model": model, "options": options, "load": Load(s, pause=1, n=TOGETHER)}
 
     w = until_published(begin)
     yield w
@@ -104,8 +104,8 @@ def test_an_exported_text_is_proved_again_by_the_server_that_imports_it(world, t
         assert taken.returncode == 0, taken.stderr
         s = Server(*ALONE, "--server-admin-key-file", str(tmp_path / "key"),
                    "--specializer-enabled=true", "--store", store, "--specializer-strategy", "agentic",
-                   "--specializer-agentic", "on")  # and no model to ask
-        return {"s": s, "load": Load(s, pause=1)}
+                   "--specializer-agentic", "on", env=HELD)  # and no model to ask
+        return {"s": s, "load": Load(s, pause=1, n=TOGETHER)}
 
     w = until_published(begin)
     try:
@@ -140,7 +140,7 @@ def test_it_goes_when_the_option_goes_and_survives_a_restart(world):
     spent = s.metric("whet_agentic_tokens_total")
     world["load"].end()
     s.stop()
-    without = Server(*world["options"])
+    without = Server(*world["options"], env=HELD)
     try:
         rows = wait_for(without, SLOT, "no word on it", lambda: [
             r for r in get(without, "/admin/trace")["trace"]
@@ -150,7 +150,7 @@ def test_it_goes_when_the_option_goes_and_survives_a_restart(world):
         assert not children(without.process.pid, "executor")
     finally:
         without.stop()
-    again = Server(*world["options"], "--specializer-agentic", "on", "--specializer-paused=true")
+    again = Server(*world["options"], "--specializer-agentic", "on", "--specializer-paused=true", env=HELD)
     try:
         kernel = wait_for(again, SLOT, "not restored", lambda: by_the_agent(again, SLOT))
         assert kernel["id"] == before["id"] and kernel["source"] == before["source"]
@@ -162,9 +162,10 @@ def test_it_goes_when_the_option_goes_and_survives_a_restart(world):
 
 def kill_the_executor(s):
     """Nobody who asks notices, and the kernel is rolled back."""
-    asked = {"prompt": "The capital of France is", "max_tokens": 40}
-    text = s.complete(**asked)["choices"][0]["text"]
-    load = Load(s)
+    asked = {"prompt": "The capital of France is", "max_tokens": 40, "n": TOGETHER}
+    said = lambda: [choice["text"] for choice in s.complete(**asked)["choices"]]
+    before = said()
+    load = Load(s, n=TOGETHER)
     [executor] = children(s.process.pid, "executor")
     assert "Seccomp:\t2" in Path(f"/proc/{executor}/status").read_text()
     assert not list(Path(f"/proc/{executor}/fd").iterdir())
@@ -172,7 +173,7 @@ def kill_the_executor(s):
     wait_for(s, SLOT, "not rolled back",
              lambda: get(s, f"/admin/slots/{SLOT}")["kernel"]["id"] == "eager")
     load.end()  # nothing failed
-    assert s.complete(**asked)["choices"][0]["text"] == text
+    assert said() == before
     assert 'whet_kernel_rollbacks_total{reason="executor"} 1' in s.get("/metrics").text
     assert any("SIGKILL" in r["text"] for r in get(s, f"/admin/trace?slot={SLOT}")["trace"]
                if r["event"] == "rolled_back")

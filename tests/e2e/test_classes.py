@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from conftest import PATIENCE
+from conftest import PATIENCE, WHATEVER_SPEED
 from test_admin import get, send, slots
 
 pytestmark = pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
@@ -26,16 +26,19 @@ def active(s):
 
 
 def wait_active(s, wanted):
+    """Until all of them have a kernel, which they keep: nothing new comes from then on."""
     end = time.time() + 2 * PATIENCE
+    send(s, "POST", "/admin/specializer/resume")
     while not set(wanted) <= set(active(s)):
         assert time.time() < end, (active(s), s.text()[-2000:])
         s.complete("Go on", max_tokens=48)
+    send(s, "POST", "/admin/specializer/freeze")
 
 
 def test_each_format_class_gets_kernels_and_answers_stay(start, tmp_path):
     (tmp_path / "key").write_text("boss\n")
     options = ["--server-admin-key-file", str(tmp_path / "key"), "--specializer-enabled=true",
-               "--specializer-slots", "mlp_out/m1,attn_in/m1", "--store", str(tmp_path / "kept.db")]
+               "--specializer-slots", "mlp_out/m1,attn_in/m1", WHATEVER_SPEED, "--store", str(tmp_path / "kept.db")]
     plain = start(model=MIXED)
     want = answers(plain)
     plain.stop()

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import http.server
 import json
+import os
 import re
 import signal
 import sqlite3
@@ -17,6 +18,7 @@ import time
 import pytest
 import requests
 
+from agentic import HELD, SLOT, TOGETHER
 from browser import CHROMIUM, Browser
 from conftest import BINARY, MODEL, Server
 
@@ -59,32 +61,33 @@ class Adviser:
 
 
 class Load(threading.Thread):
-    """One client, one completion after the other, and as long nothing, so that the search, which
-    stands back while there is load, gets somewhere."""
+    """One client, one completion after the other, every second one of eight texts, and as long nothing, so
+    that the search, which stands back while there is load, gets somewhere."""
 
     def __init__(self, server):
         super().__init__(daemon=True)
         self.server, self.stopping = server, False
 
     def run(self):
+        n = TOGETHER
         while not self.stopping:
-            begin = time.time()
+            begin, n = time.time(), TOGETHER if n == 1 else 1
             try:
-                self.server.complete("Once upon a time", max_tokens=40, ignore_eos=True)
+                self.server.complete("Once upon a time", max_tokens=40, ignore_eos=True, n=n)
                 time.sleep(time.time() - begin)
             except requests.RequestException:
                 time.sleep(0.1)
 
 
 def searched(store):
-    """A store in which a kernel was published and another refused (nothing is eleven times as fast), by
-    searches without a server. Its own would need minutes for that beside load, on a machine that does
-    other things too."""
-    for event, *options in (("active", "--slot", "mlp_out/m1"),
-                            ("refused", "--specializer-min-gain", "10")):
-        command = [BINARY, "tune", "--model", MODEL, "--store", str(store), "--slot", "head/m1", "--seconds",
-                   "600", *options]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    """A store in which a kernel was published, which is really faster than eager (agentic.py says where), and
+    another refused (nothing is eleven times as fast), by searches without a server. Its own would need
+    minutes for that beside load, on a machine that does other things too."""
+    for event, *options in (("active", "--slot", SLOT),
+                            ("refused", "--slot", "head/m1", "--specializer-min-gain", "10")):
+        command = [BINARY, "tune", "--model", MODEL, "--store", str(store), "--seconds", "600", *options]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                              env={**os.environ, **HELD}) as process:
             while process.poll() is None and event not in events(store):
                 time.sleep(0.2)
             process.send_signal(signal.SIGTERM)
@@ -109,7 +112,7 @@ def live(tmp_path_factory):
         # No candidate goes beyond its bench, so slots soon have their second batch, and with it advice.
         s = Server("--specializer-enabled=true", f"--server-admin-key-file={folder}/key", "--store", str(store),
                    "--specializer-restore-s=60", "--specializer-min-gain=10", f"--adviser-url={adviser.url}",
-                   "--adviser-model=stand-in")
+                   "--adviser-model=stand-in", env=HELD)
         if s.get("/specializer").json()["specializer"]["restored"] > 0:
             break
         s.stop()

@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from conftest import BINARY, Server
+from conftest import BINARY, WHATEVER_SPEED, Server
 
 pytestmark = pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
 PROMPTS = ["The capital of France is", "Once upon a time", "def add(a, b):"]
@@ -74,8 +74,8 @@ class Load:
 
 @contextlib.contextmanager
 def serving(expected, store, *options):
-    s = Server("--specializer-enabled=true", "--specializer-numerics=bit_equal", "--store",
-               str(store), *options)
+    s = Server("--specializer-enabled=true", "--specializer-numerics=bit_equal", WHATEVER_SPEED,
+               "--store", str(store), *options)
     load = Load(s, expected)
     try:
         yield s, load
@@ -171,8 +171,8 @@ def test_the_server_may_be_killed_at_any_state(tmp_path, eager_text):
     store = tmp_path / "store.db"
     for state in ("proposed", "built", "probed", "benched", "shadowed"):
         seen = rows(store, "SELECT max(id) FROM trace") or [(0,)]
-        s = Server("--specializer-enabled=true", "--specializer-numerics=bit_equal", "--store",
-                   str(store))
+        s = Server("--specializer-enabled=true", "--specializer-numerics=bit_equal", WHATEVER_SPEED,
+                   "--store", str(store))
         load = Load(s, eager_text)
         wait_until(lambda: load.wrong or rows(store, "SELECT 1 FROM trace WHERE event = "
                                               f"'{state}' AND id > {seen[0][0] or 0}"),

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from agentic import ALONE, FAST, SLOT, Load, Model, by_the_agent, end, get, until_published
-from conftest import Server
+from agentic import ALONE, FAST, HELD, SLOT, TOGETHER, Load, Model, by_the_agent, end, get, until_published
+from conftest import WHATEVER_SPEED, Server
 from test_fleet import database, events, fleet, online, pg, until  # noqa: F401 - fixtures too
 
 ON, OFF = ("--specializer-agentic", "on"), ("--specializer-agentic", "off")
@@ -113,8 +113,8 @@ def test_a_text_that_serves_at_one_is_proven_anew_at_the_other(options, pg):  # 
     def author(n):
         model = Model([FAST])
         s = Server(*options(f"author-{n}.db", *ON, "--adviser-url", model.url, "--adviser-model", "writer",
-                            "--adviser-calls-per-hour", "1000"))
-        return {"s": s, "model": model, "load": Load(s, pause=1)}
+                            "--adviser-calls-per-hour", "1000", WHATEVER_SPEED), env=HELD)
+        return {"s": s, "model": model, "load": Load(s, pause=1, n=TOGETHER)}
 
     w = until_published(author)
     try:
@@ -125,8 +125,8 @@ def test_a_text_that_serves_at_one_is_proven_anew_at_the_other(options, pg):  # 
         end(w)
 
     def heir(n):  # it has no model to ask
-        s = Server(*options(f"heir-{n}.db", *ON))
-        return {"s": s, "load": Load(s, pause=1)}
+        s = Server(*options(f"heir-{n}.db", *ON, WHATEVER_SPEED), env=HELD)
+        return {"s": s, "load": Load(s, pause=1, n=TOGETHER)}
 
     w = until_published(heir, first["source"])  # the seed may have served as well, and come, too
     try:

@@ -3,16 +3,16 @@
 
 import contextlib
 import json
+import os
 import re
-import shutil
 import signal
 import sqlite3
 import subprocess
 
 import pytest
 
-from agentic import ALONE, FAST, Model, text
-from conftest import BINARY, MODEL, ROOT
+from agentic import ALONE, FAST, HELD, SLOT, Model, text
+from conftest import BINARY, MODEL, ROOT, WHATEVER_SPEED
 
 PATIENCE = 900  # beyond the --seconds that searches get
 
@@ -27,33 +27,10 @@ def table_of(text):
     return {line.split()[0]: line for line in text.splitlines() if re.match(r"\w+/m\d+ ", line)}
 
 
-# What a server says of a winner that its short bench found slower: rightly, if something else has one
-# of the cores at that moment.
-SLOWER = re.compile(r" is not restored: against eager -")
-
-
-def start_until(start, store, accepted, times=10):
-    """A server on a copy of the store, which is as it was for each, until one says what is accepted."""
-    for i in range(times):
-        copy = store.parent / f"copy-{i}" / store.name
-        copy.parent.mkdir(mode=0o700)
-        for each in store.parent.glob(store.name + "*"):
-            to = copy.parent / each.name
-            shutil.copytree(each, to) if each.is_dir() else shutil.copy2(each, to)
-        server = start("--store", str(copy), "--specializer-enabled=true",
-                       "--specializer-numerics=tolerance", "--specializer-paused=true",
-                       "--specializer-restore-s=60")
-        if accepted(server.text()):
-            break
-        server.stop()
-    return server
-
-
 def test_winners_are_served_from_the_start(start, tmp_path):
     store = tmp_path / "store.db"
-    # Of these two at least one has a much faster kernel, whatever instructions the machine has.
     command = [BINARY, "tune", "--model", MODEL, "--store", str(store), "--slot", "mlp_in/m1",
-               "--slot", "head/m1", "--seconds", "600"]
+               "--slot", "head/m1", "--seconds", "600", WHATEVER_SPEED]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                           text=True) as process:
         lines = []
@@ -67,7 +44,8 @@ def test_winners_are_served_from_the_start(start, tmp_path):
     found = {slot: re.search(r"\w+ \w+ PACK=.*$", line) for slot, line in table_of(rest).items()}
     kernels = {slot: kernel[0] for slot, kernel in found.items() if kernel}
     assert kernels, lines + [rest]
-    server = start_until(start, store, lambda text: not SLOWER.search(text))
+    server = start("--store", str(store), "--specializer-enabled=true", "--specializer-numerics=tolerance",
+                   "--specializer-paused=true", "--specializer-restore-s=60", WHATEVER_SPEED)
     # Ready means restored: the very first request meets the kernels.
     restored = f'whet_kernel_swaps_total{{result="restored"}} {len(kernels)}\n'
     assert restored in server.get("/metrics").text, server.text()
@@ -103,13 +81,13 @@ def test_texts_of_a_language_model_are_tried_beside_points(tmp_path, strategy):
     # A text that does not compile, its repair, and then nothing of use. The seed is measured first.
     model, store = Model([text(start="int x = undefined_name;"), FAST]), tmp_path / "store.db"
     command = [BINARY, "tune", "--model", MODEL, "--store", str(store), *ALONE,
-               "--slot", "mlp_in/m1", "--strategy", strategy, "--specializer-agentic", "on",
+               "--slot", SLOT, "--strategy", strategy, "--specializer-agentic", "on",
                "--agentic-attempts", "6", "--adviser-url", model.url, "--adviser-calls-per-hour", "1000",
                "--seconds", "600"]
     lines = []
     try:
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                              text=True) as process:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                              env={**os.environ, **HELD}) as process:
             for line in process.stdout:
                 lines.append(line)
                 if strategy == "template" and sum(" text, " in each for each in lines) == 3:
@@ -122,7 +100,7 @@ def test_texts_of_a_language_model_are_tried_beside_points(tmp_path, strategy):
     assert [each["task"] for each in model.asked][:3] == ["plan", "code", "debug"], model.asked
     assert "undefined_name" in model.asked[2]["user"]
     texts = [line for line in lines if " text, " in line]
-    assert len(texts) == 3 and all("mlp_in/m1" in line for line in texts), lines
+    assert len(texts) == 3 and all(SLOT in line for line in texts), lines
     # The one that was repaired got as far as a timing; whether it was faster is the machine's to say.
     with contextlib.closing(sqlite3.connect(store)) as db:
         speeds = [row[0] for row in db.execute("SELECT speed FROM agent_node ORDER BY id")]

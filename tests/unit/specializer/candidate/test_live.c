@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "config/clock.h"
+#include "config/config.h"
 #include "engine/tuning.h"
 #include "specializer/admission/endcheck.h"
 #include "specializer/admission/probe.h"
@@ -138,6 +139,7 @@ static void tick(void *ctx)
 static const struct backend_ops ops = {.name = "slow", .hook = hang, .check_model = check_model};
 static const struct machine machine = {.device = "slow", .kind = MACHINE_CPU};
 static const struct model model = {.shape = {.layers = 2}};
+static const struct config config = {.specializer_min_gain = 0.02};
 static atomic_bool stop;
 static const struct stage_env *env;
 
@@ -157,6 +159,7 @@ static int set_up(void **state)
     filled = (struct stage_env){.ops = &ops,
                                 .dispatch = world.dispatch,
                                 .machine = &machine,
+                                .config = &config,
                                 .model = &model,
                                 .stop = &stop,
                                 .tick = tick};

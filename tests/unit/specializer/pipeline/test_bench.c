@@ -184,7 +184,7 @@ static double passes(double gain, double promised, double noise, int rounds)
         for (int i = 0; i < 4 && v == CANARY_MORE; i++) {
             int n = canary_pairs(s, at[i], a, b);
             struct gain g = stats_gain(a, b, n, 1 - 0.05 / 4, (uint64_t)r);
-            v = canary_decide(&g, promised, i == 3);
+            v = canary_decide(&g, promised, 0.02, i == 3);
         }
         yes += v == CANARY_PASS;
     }
@@ -210,16 +210,28 @@ static void canary_decides_nothing_on_a_handful_of_pairs(void **state)
 {
     (void)state;
     struct gain few = {5, 0.2, 0.1, 0.3};
-    assert_int_equal(canary_decide(&few, 0.1, false), CANARY_MORE);
-    assert_int_equal(canary_decide(&few, 0.0001, true), CANARY_SLOWER);
+    assert_int_equal(canary_decide(&few, 0.1, 0.02, false), CANARY_MORE);
+    assert_int_equal(canary_decide(&few, 0.0001, 0.02, true), CANARY_SLOWER);
     assert_true(canary_unresolved(&few)); /* and that is no refusal, whatever they say */
     few = (struct gain){5, -0.2, -0.3, -0.1};
-    assert_int_equal(canary_decide(&few, 0.1, true), CANARY_SLOWER);
+    assert_int_equal(canary_decide(&few, 0.1, 0.02, true), CANARY_SLOWER);
     assert_true(canary_unresolved(&few));
     struct gain none = stats_gain(NULL, NULL, 0, 0.95, 1), clear = {40, -0.2, -0.3, -0.1};
-    assert_int_equal(canary_decide(&none, 0.1, true), CANARY_SLOWER);
+    assert_int_equal(canary_decide(&none, 0.1, 0.02, true), CANARY_SLOWER);
     assert_true(canary_unresolved(&none));
     assert_false(canary_unresolved(&clear));
+}
+
+static void a_wanted_gain_below_zero_lets_so_much_slower_steps_pass(void **state)
+{
+    (void)state;
+    struct gain slow = {40, -0.2, -0.3, -0.1}, few = {5, 0.2, 0.1, 0.3};
+    assert_int_equal(canary_decide(&slow, 0.1, 0, false), CANARY_SLOWER);
+    assert_int_equal(canary_decide(&slow, 0.1, -0.25, false), CANARY_SLOWER);
+    assert_int_equal(canary_decide(&slow, 0.1, -0.9, false), CANARY_PASS);
+    assert_int_equal(canary_decide(&few, 0.1, -0.9, false), CANARY_MORE);
+    struct gain fast = {40, 0.01, 0.005, 0.02}; /* above zero it is the bench's alone */
+    assert_int_equal(canary_decide(&fast, 0.1, 5, false), CANARY_PASS);
 }
 
 /* ---- sampled comparisons --------------------------------------------------------------------- */
@@ -427,6 +439,7 @@ int main(void)
         cmocka_unit_test(canary_holds_a_large_promise_to_its_word),
         cmocka_unit_test(canary_lets_a_gain_too_small_to_see_pass_unless_it_does_harm),
         cmocka_unit_test(canary_decides_nothing_on_a_handful_of_pairs),
+        cmocka_unit_test(a_wanted_gain_below_zero_lets_so_much_slower_steps_pass),
         cmocka_unit_test(comparisons_blame_the_candidate_for_its_own_nan_alone),
         cmocka_unit_test_setup_teardown(bench_refuses_a_kernel_that_is_right_but_slow,
                                         workshop_open, workshop_close),
