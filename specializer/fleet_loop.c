@@ -183,7 +183,8 @@ static void find_offer(struct specializer *s, struct slot_search *p)
     int32_t serving = c ? space_find(p->space, c->template, &c->point) : -1;
     pthread_mutex_unlock(&s->lock);
     fleet_each(s->fleet, p->slot->name, 0, 0, word_row, &w);
-    const struct fleet_offer_ask ask = {w.word, w.n, serving, seen, trials, p};
+    double any = s->config->specializer_min_gain < 0 ? 1 + s->config->specializer_min_gain : 0;
+    const struct fleet_offer_ask ask = {w.word, w.n, serving, seen, trials, p, any};
     p->fleet.offer = fleet_offer_best(&ask, &gain);
     p->fleet.gain = gain;
     p->fleet.speed = gain * seen;

@@ -47,6 +47,7 @@ int32_t fleet_offer_best(const struct fleet_offer_ask *ask, double *gain)
 {
     int knows = SURE; /* how many know what serves here; eager everybody does */
     double seen = ask->serving < 0 ? ask->seen : consensus(ask, ask->serving, ask->seen, &knows);
+    double least = ask->serving < 0 && ask->enough > 0 ? ask->enough : GAIN_LEAST;
     int32_t best = -1;
     *gain = 0;
     for (int i = 0; i < ask->words; i++) {
@@ -60,7 +61,7 @@ int32_t fleet_offer_best(const struct fleet_offer_ask *ask, double *gain)
             continue;
         double g = consensus(ask, w->id, trials > 0 ? own : 0, &say) / seen;
         bool doubt = knows < SURE && say >= SURE && trials == 0;
-        if (g > (doubt ? DOUBTED : GAIN_LEAST) && g > *gain) {
+        if (g > (doubt ? DOUBTED : least) && g > *gain) {
             *gain = g;
             best = w->id;
         }

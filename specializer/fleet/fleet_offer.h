@@ -26,6 +26,9 @@ struct fleet_offer_ask {
     /* How often this server measured a point, with the last speed; -1: it may not be tried. */
     int (*trials)(void *ctx, int32_t id, double *speed);
     void *ctx;
+    /* Where eager serves so much is enough, over it: for drills and tests that are about something
+     * else than speed (specializer.min_gain below 0). 0: nothing below what is a gain. */
+    double enough;
 };
 
 /* The best winner of others: its point, or -1, and its speed over what serves here, each of them

@@ -45,6 +45,23 @@ static void the_fastest_winner_of_others_is_offered(void **state)
                      -1); /* by less than is told from noise */
 }
 
+/* With a specializer.min_gain below 0 a fleet's kernel is taken although it gains nothing, but only
+ * where eager serves: who has one keeps it. */
+static void where_speed_is_no_matter_any_winner_is_offered_to_eager(void **state)
+{
+    const struct fleet_word word[] = {{1, 0.95, true}, {2, 0.96, true}};
+    struct own own = {{0}, {0}};
+    struct fleet_offer_ask ask = {word, 2, -1, 1, trials, &own};
+    double gain;
+    (void)state;
+    assert_int_equal(fleet_offer_best(&ask, &gain), -1);
+    ask.enough = 0.1;
+    assert_int_equal(fleet_offer_best(&ask, &gain), 2);
+    assert_true(gain > 0.95 && gain < 0.97);
+    ask.serving = 1;
+    assert_int_equal(fleet_offer_best(&ask, &gain), -1);
+}
+
 /* 1.4 here, by luck; 1.2 is what four others found, and of point 2 they say 1.3. */
 static void a_kernel_that_was_measured_too_well_here_does_not_stay(void **state)
 {
@@ -121,6 +138,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_fastest_winner_of_others_is_offered),
+        cmocka_unit_test(where_speed_is_no_matter_any_winner_is_offered_to_eager),
         cmocka_unit_test(a_kernel_that_was_measured_too_well_here_does_not_stay),
         cmocka_unit_test(a_point_that_was_measured_too_low_here_is_tried_again_but_not_forever),
         cmocka_unit_test(one_liar_among_many_does_not_move_a_median),
