@@ -53,12 +53,6 @@ enum {
 
 /* ---- slices -------------------------------------------------------------------------------- */
 
-static int64_t longest_slice(const struct engine *e)
-{
-    const struct engine_options *o = &e->options;
-    return (int64_t)((e->ops->short_steps ? o->gpu_slice_ms : o->cpu_slice_ms) * 1e6);
-}
-
 /* An opening in which many steps may be late: on a GPU, whose steps a slice makes several times as
  * long, where tokens are still as close to each other as the operator wants them. */
 static bool opens(const struct engine *e)
@@ -74,7 +68,7 @@ static void set_meter(struct engine *e)
     const struct engine_options *o = &e->options;
     struct slice_meter *m = &e->meter;
     uint64_t apart = (uint64_t)(e->ops->short_steps ? o->gpu_slice_steps : o->cpu_slice_steps);
-    int64_t longest = longest_slice(e);
+    int64_t longest = e->gaps.longest_ns;
     m->share = fmin(o->share * (opens(e) ? OPENING_MORE : 1), 1);
     if (e->ops->short_steps && (opens(e) || slice_gaps_hide(&e->gaps))) {
         longest = slice_gaps_room(&e->gaps);
@@ -90,7 +84,8 @@ void engine_open_meters(struct engine *e)
     const struct engine_options *o = &e->options;
     int64_t least = (int64_t)(o->slice_ms * 1e6), now = clock_ns();
     slice_meter_init(&e->meter, o->share, least, now);
-    slice_gaps_init(&e->gaps, (int64_t)e->pace.itl_ns, longest_slice(e));
+    double longest_ms = e->ops->short_steps ? o->gpu_slice_ms : o->cpu_slice_ms;
+    slice_gaps_init(&e->gaps, (int64_t)e->pace.itl_ns, (int64_t)(longest_ms * 1e6));
     set_meter(e);
     slice_meter_init(&e->windows, 0, WINDOW_MOST_NS, now);
 }

@@ -341,11 +341,12 @@ static int waiting_together(struct specializer *s, struct slot_search *p[OVERRID
 /* The one that promises most of those that may be tried now: 1, or 0 if there is none. */
 static int waiting_alone(struct specializer *s, struct slot_search **best)
 {
-    double gain, most = 0;
+    double most = -INFINITY;
     *best = NULL;
     for (int i = 0; i < s->slot_searches; i++) {
         struct slot_search *q = &s->slot_search[i];
-        if (waits(q) && ((gain = promised(s, &q, 1)) > most || !*best)) {
+        double gain = waits(q) ? promised(s, &q, 1) : -INFINITY;
+        if (gain > most) {
             *best = q;
             most = gain;
         }

@@ -10,9 +10,9 @@
 #include "engine/tuning.h"
 #include "specializer/candidate/candidate.h"
 
-/* Pairs steps with the one before that had the same m and a similar context, where the kinds
- * differ. incumbent[i] and candidate[i] (room for n / 2 each) get their times; returns the number
- * of pairs. */
+/* Pairs steps with the one before that had the same m, or a wide one nearly that, and a similar
+ * context, where the kinds differ. incumbent[i] and candidate[i] (room for n / 2 each) get their
+ * times, of the earlier one as if it had had the other's m; returns the number of pairs. */
 int canary_pairs(const struct canary_step *step, int32_t n, double *incumbent, double *candidate);
 
 enum canary_verdict { CANARY_MORE, CANARY_PASS, CANARY_SLOWER };
