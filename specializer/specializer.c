@@ -57,7 +57,9 @@ static double windows_for(const struct specializer *s)
     const struct config *c = s->env.config;
     if (!children_starve(s) || c->specializer_idle_only || c->specializer_share <= 0)
         return 0;
-    return s->batch.opening ? c->specializer_opening_share : c->specializer_share / 2;
+    if (!s->batch.opening)
+        return c->specializer_share / 2;
+    return opening_share(&s->batch.expects, c->specializer_share, c->specializer_opening_share);
 }
 
 static void look_after_children(struct specializer *s)
