@@ -43,7 +43,8 @@ void opening_promised(struct opening_slots *o, int slot, double share, double pr
 void opening_measured(struct opening_slots *o, int slot, double speed);
 /* How much faster steps are expected to be in the end: 0.1 is 10 %. */
 double opening_gain(const struct opening_slots *o);
-/* That, within what a search may take anyway and what the operator lets an opening take. */
+/* What children may be given: the gain less what they cost without it, within what those of a
+ * search are given anyway and what the operator lets an opening take. */
 double opening_share(const struct opening_slots *o, double least, double most);
 
 #endif

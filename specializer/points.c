@@ -50,6 +50,8 @@ static int propose(struct specializer *s, struct slot_search *p, int want, int *
     return n;
 }
 
+_Static_assert((int)OPENING_SLOTS >= (int)BATCH, "each slot of an opening promises something");
+
 /* What the newest candidate of the opening may save of its slot's time. */
 static void expect(struct specializer *s, struct slot_search *p)
 {

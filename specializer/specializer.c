@@ -57,9 +57,8 @@ static double windows_for(const struct specializer *s)
     const struct config *c = s->env.config;
     if (!children_starve(s) || c->specializer_idle_only || c->specializer_share <= 0)
         return 0;
-    if (!s->batch.opening)
-        return c->specializer_share / 2;
-    return opening_share(&s->batch.expects, c->specializer_share, c->specializer_opening_share);
+    double least = c->specializer_share / 2, most = c->specializer_opening_share;
+    return s->batch.opening ? opening_share(&s->batch.expects, least, most) : least;
 }
 
 static void look_after_children(struct specializer *s)
