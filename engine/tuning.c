@@ -15,8 +15,8 @@
  *
  * Compilers and probes, which run at idle priority, would never get a turn beside a busy CPU. So
  * while the specializer says that they starve, some time is spent asleep (yield windows): half of
- * the share, and in an opening, which has much to win and is soon over, more. Every step is late by
- * that share of itself: longer windows before some steps would be what the 99th percentile sees.
+ * the share, and in an opening that has much to win, more. Every step is late by that share of
+ * itself: longer windows before some steps would be what the 99th percentile sees.
  * The engine does so by itself: were every yield window asked for, most of the share would be lost
  * while the thread that asks waits for a core of its own.
  *

@@ -91,7 +91,8 @@ bool opening_start(struct specializer *s)
             slot_search[n++] = p;
     if (n == 0 || points_open(s, slot_search, n) == 0)
         return false;
-    store_trace(s->store, NULL, NULL, "opening", NULL, "a known point each for %d slots",
-                s->batch.n);
+    store_trace(s->store, NULL, NULL, "opening", NULL,
+                "a known point each for %d slots; steps may be %.1f %% faster", s->batch.n,
+                opening_gain(&s->batch.expects) * 100);
     return true;
 }

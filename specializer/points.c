@@ -50,15 +50,32 @@ static int propose(struct specializer *s, struct slot_search *p, int want, int *
     return n;
 }
 
+_Static_assert((int)OPENING_SLOTS >= (int)BATCH, "each slot of an opening promises something");
+
+/* What the newest candidate of the opening may save of its slot's time. */
+static void expect(struct specializer *s, struct slot_search *p)
+{
+    const struct trial *t = &s->batch.trial[s->batch.n - 1];
+    pthread_mutex_lock(&s->lock);
+    double share = p->locked.share, roofline = p->locked.roofline_s;
+    bool reads = p->locked.bytes >= 0.99 * roofline * s->env.machine->read_bandwidth;
+    pthread_mutex_unlock(&s->lock);
+    opening_promised(&s->batch.expects, p->index, share,
+                     opening_promise(slot_search_known_speed(p, t->from.id), reads));
+}
+
 int points_open(struct specializer *s, struct slot_search *const *slot_search, int n)
 {
     int may = 1;
     for (int i = 0; i < n && i < BATCH && may >= 0; i++) {
+        int before = s->batch.n;
         consult(s, slot_search[i]);
         if (propose(s, slot_search[i], 1, &may) > 0)
             store_trace(s->store, slot_search[i]->slot->name, NULL, "batch", NULL,
                         "1 candidate of an opening; share %.1f %%",
                         slot_search[i]->locked.share * 100);
+        if (s->batch.n > before)
+            expect(s, slot_search[i]);
     }
     s->batch.opening = s->batch.n > 0;
     return s->batch.n;

@@ -105,6 +105,7 @@ static void set_aside(struct specializer *s, struct slot_search *p)
 static void refuse(struct specializer *s, struct slot_search *p)
 {
     enum stage stage = p->promoted.at;
+    opening_measured(&s->batch.expects, p->index, 1);
     learn(s, p, 0);
     struct candidate *c = take(p);
     bool again = stage == STAGE_CANARY && retrial_defer(s, p, c);

@@ -125,6 +125,7 @@ bool search_batch_has(const struct specializer *s, const struct slot_search *p)
 static void refuse(struct specializer *s, struct trial *t)
 {
     s->batch.decided = true;
+    opening_measured(&s->batch.expects, t->slot_search->index, 1);
     t->from.by->learn(s, t->slot_search, t->from.id, t->c, t->c->evidence.speed);
     candidate_refuse(s, t->c, t->at, LIFE_REFUSED);
     t->c = NULL;
@@ -323,6 +324,7 @@ static bool bench_came(struct specializer *s, struct trial *t, enum stage_result
         snprintf(c->evidence.against, sizeof c->evidence.against, "%s", t->bench.against->id);
         c->evidence.speed = fmax(0, t->bench.base * (1 + c->evidence.bench.mean));
         t->from.by->benched(s, t->slot_search, t->from.id, c);
+        opening_measured(&s->batch.expects, t->slot_search->index, c->evidence.speed);
     }
     if (r == STAGE_REFUSE) {
         refuse(s, t);

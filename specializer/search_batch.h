@@ -4,6 +4,7 @@
 #ifndef WHET_SPECIALIZER_SEARCH_BATCH_H
 #define WHET_SPECIALIZER_SEARCH_BATCH_H
 
+#include "specializer/opening_share.h"
 #include "specializer/proposer.h"
 
 enum { BATCH = 6 };
@@ -20,6 +21,7 @@ struct search_batch {
     bool opening;      /* one candidate each of several slots (opening.c) */
     bool first;        /* a slot's first, where slots take turns by these (points.c) */
     bool together;     /* ... that go to live steps together (fleet_set.c) */
+    struct opening_slots expects; /* of an opening */
     bool decided;      /* of one at least: refused, or measured */
     bool headers_made; /* no build of it wants a header (header_work.h) */
 };

@@ -147,6 +147,7 @@ static void add_known(struct firsts *g)
         if (id < 0 || slot_search_known(p, id))
             continue;
         p->known[p->knowns].id = id;
+        p->known[p->knowns].speed = found[i].speed;
         p->known[p->knowns++].device = found[i].device;
         if (p->search.trial[id] == TRIAL_NONE)
             firsts_add(g, 0, 0, id);
@@ -159,6 +160,16 @@ const char *slot_search_known(const struct slot_search *p, int32_t id)
         if (p->known[i].id == id)
             return p->known[i].device;
     return NULL;
+}
+
+double slot_search_known_speed(const struct slot_search *p, int32_t id)
+{
+    if (p->fleet.speed > 0 && p->fleet.offer == id)
+        return p->fleet.speed;
+    for (int i = 0; i < p->knowns; i++)
+        if (p->known[i].id == id)
+            return p->known[i].speed;
+    return 0;
 }
 
 /* A winner of another slot of the region, or an imported kernel, perhaps of a model whose layers

@@ -56,7 +56,8 @@ struct slot_search {
     struct advice advice;
     struct {
         int32_t id;
-        const char *device; /* where that point won (search/known.h) */
+        const char *device; /* where that point won (search/known.h), */
+        double speed;       /* by so much over eager there */
     } known[KNOWN_FIRSTS];
     int knowns;
     int32_t measured, dry; /* candidates benched, and of them since the last gain */
@@ -111,6 +112,8 @@ void slot_search_inputs_free(struct slot_search *p);
 
 /* Where a point of the space is known to have won, or NULL. */
 const char *slot_search_known(const struct slot_search *p, int32_t id);
+/* How much faster than eager it was there, or on another server; 0: nobody has measured it. */
+double slot_search_known_speed(const struct slot_search *p, int32_t id);
 
 struct slot_search *slot_search_find(struct specializer *s, const char *slot);
 

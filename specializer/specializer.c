@@ -57,7 +57,8 @@ static double windows_for(const struct specializer *s)
     const struct config *c = s->env.config;
     if (!children_starve(s) || c->specializer_idle_only || c->specializer_share <= 0)
         return 0;
-    return s->batch.opening ? c->specializer_opening_share : c->specializer_share / 2;
+    double least = c->specializer_share / 2, most = c->specializer_opening_share;
+    return s->batch.opening ? opening_share(&s->batch.expects, least, most) : least;
 }
 
 static void look_after_children(struct specializer *s)

@@ -279,8 +279,8 @@ static void a_small_gain_of_an_opening_waits_for_company(void **state)
     assert_false(waits_for_company(s, p, 1));
 }
 
-/* The first kernels of an empty store have a share of their own, those after them half of the
- * slices'. */
+/* The first kernels of an empty store have a share of their own, up to what they are expected to
+ * gain, those after them half of the slices'. */
 static void children_of_an_opening_have_a_share_of_their_own(void **state)
 {
     struct world *w = *state;
@@ -291,7 +291,13 @@ static void children_of_an_opening_have_a_share_of_their_own(void **state)
     s->batch.opening = true;
     assert_true(windows_for(s) == 0); /* nobody compiles or probes */
     s->batch.trial[1].child = (struct child *)w;
+    assert_true(windows_for(s) == 0.02); /* nothing is expected of it */
+    opening_promised(&s->batch.expects, 7, 0.6, 0.4);
+    assert_true(windows_for(s) > 0.2 && windows_for(s) < 0.3);
+    opening_measured(&s->batch.expects, 7, 3);
     assert_true(windows_for(s) == 0.3);
+    opening_measured(&s->batch.expects, 7, 1.01);
+    assert_true(windows_for(s) == 0.02);
     s->batch.opening = false;
     assert_true(windows_for(s) == 0.02);
 }
