@@ -89,6 +89,14 @@ static void look_at_proposal(void *ctx, const struct trace_row *row)
     proposed.n++;
 }
 
+static void look_at_opening(void *ctx, const struct trace_row *row)
+{
+    double gain = 0;
+    const char *said = strchr(row->text, ';');
+    if (row->at >= began_s && said && sscanf(said, "; steps may be %lf %% faster", &gain) == 1)
+        *(double *)ctx = gain;
+}
+
 /* Every slot has its first point on the way before any is searched further. */
 static void loop_opens_with_the_known_points_of_all_slots(void **unused)
 {
@@ -102,6 +110,9 @@ static void loop_opens_with_the_known_points_of_all_slots(void **unused)
     /* Their probes try the whole model too, so the shadow does not have to. */
     assert_int_equal(atomic_load(&fake.whole_probes), whole + 2);
     assert_int_equal(atomic_load(&fake.whole_shadows), shadows + 2);
+    double gain = 0; /* each of its slots promises some */
+    store_events(s->store, "opening", 0, 1, look_at_opening, &gain, NULL);
+    assert_true(gain > 0);
     proposed.n = 0;
     store_events(s->store, "proposed", 0, 100000, look_at_proposal, NULL, NULL);
     assert_true(proposed.n >= 2);
