@@ -18,12 +18,12 @@ struct search_batch {
     struct trial trial[BATCH];
     int n;
     struct pipeline pipeline;
-    bool opening;      /* one candidate each of several slots (opening.c) */
-    bool first;        /* a slot's first, where slots take turns by these (points.c) */
-    bool together;     /* ... that go to live steps together (fleet_set.c) */
+    bool opening;                 /* one candidate each of several slots (opening.c) */
+    bool first;                   /* a slot's first, where slots take turns by these (points.c) */
+    bool together;                /* ... that go to live steps together (fleet_set.c) */
     struct opening_slots expects; /* of an opening */
-    bool decided;      /* of one at least: refused, or measured */
-    bool headers_made; /* no build of it wants a header (header_work.h) */
+    bool decided;                 /* of one at least: refused, or measured */
+    bool headers_made;            /* no build of it wants a header (header_work.h) */
 };
 
 /* ---- search_batch.c ------------------------------------------------------------------------- */

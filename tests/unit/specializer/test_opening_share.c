@@ -43,8 +43,8 @@ static void steps_that_take_part_of_the_time_less_are_so_much_faster(void **unus
     assert_true(near(opening_gain(&o), 0.25 / 0.75));
 }
 
-static void a_point_that_won_by_more_promises_more_and_most_where_arithmetic_is_the_limit(
-    void **unused)
+static void
+a_point_that_won_by_more_promises_more_and_most_where_arithmetic_is_the_limit(void **unused)
 {
     (void)unused;
     assert_true(opening_promise(2, false) > opening_promise(1.5, false));
@@ -119,7 +119,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_that_take_part_of_the_time_less_are_so_much_faster),
-        cmocka_unit_test(a_point_that_won_by_more_promises_more_and_most_where_arithmetic_is_the_limit),
+        cmocka_unit_test(
+            a_point_that_won_by_more_promises_more_and_most_where_arithmetic_is_the_limit),
         cmocka_unit_test(little_to_gain_takes_no_more_than_a_search_takes),
         cmocka_unit_test(the_first_bench_says_what_the_others_may_expect),
         cmocka_unit_test(a_small_slot_decides_little),
