@@ -67,7 +67,9 @@ static void run(const void *args, const struct team *team)
 
 
 def text(**parts):
-    return KERNEL % {"top": "", "start": "", "inner": "", "end": "", "ahead": 4096, **parts}
+    """KERNEL with these parts, and as a server keeps it: without blanks at the ends of lines."""
+    parts = {"top": "", "start": "", "inner": "", "end": "", "ahead": 4096, **parts}
+    return re.sub(r" +$", "", KERNEL % parts, flags=re.M)
 
 
 def fast_text():
