@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 
+import clients
 import parts_faults as faults
 import parts_net as net
 from world import Failed, Skipped, World
@@ -147,6 +148,8 @@ def main():
         p.error(f"there is no part {', '.join(sorted(unknown))}; --list says which there are")
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # says where a drill stands
     raise_limits()
+    if a.short:
+        clients.Load.pause = 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers are stopped
     return drill(a.names, SHORT if a.short else FULL, a.short)
 

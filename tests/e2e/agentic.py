@@ -13,13 +13,14 @@ from pathlib import Path
 import requests
 
 from conftest import ROOT
+from load import Load
 
 KEY = {"authorization": "Bearer boss"}
 # Steps of eight tokens: eager is bound by arithmetic there, of which a kernel may need less. With one token it
 # waits for memory, and on many machines nothing can be faster.
 SLOT, TOGETHER = "mlp_in/m8", 8
-# One compute thread: on a machine of two cores that does other things too, what a team's hand-over to
-# the executor costs is sometimes as much as the text below gains.
+# One compute thread: on a machine of two cores that does other things too, what a team's hand-over to the executor
+# costs is sometimes as much as the text below gains. And the other core is the compilers'.
 ALONE = ["--engine-threads", "1"]
 # For a machine that does other things too; nothing here is about time.
 PATIENCE = float(os.environ.get("WHET_TEST_PATIENCE", 1200))
@@ -137,28 +138,18 @@ class Model:
         self.server.server_close()
 
 
-class Load:
-    """One request after another, of which each is `n` streams of tokens, so that there are steps of that many;
-    `pause` seconds between them, in which a GPU is free for probes, and cores for compilers."""
+class Streams(Load):
+    """Requests of which each is `n` streams of tokens, so that there are steps of that many."""
 
-    def __init__(self, server, pause=0, n=1):
-        self.server, self.stop, self.failed, self.pause, self.n = server, threading.Event(), [], pause, n
-        self.thread = threading.Thread(target=self.run, daemon=True)
-        self.thread.start()
+    def __init__(self, server, n=1, rest=0.3):  # beside ALONE a core is free
+        self.n = n
+        super().__init__(server, rest=rest)
 
-    def run(self):
-        while not self.stop.is_set():
-            try:
-                self.server.complete("Once upon a time", max_tokens=100, ignore_eos=True, n=self.n)
-                self.stop.wait(self.pause)
-            except (AssertionError, requests.RequestException) as e:
-                if not self.stop.is_set():
-                    self.failed.append(str(e))
-                return
+    def ask(self, server):
+        return server.complete("Once upon a time", max_tokens=32, ignore_eos=True, n=self.n)
 
     def end(self):
-        self.stop.set()
-        self.thread.join()
+        super().end()
         assert not self.failed, self.failed
 
 

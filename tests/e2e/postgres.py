@@ -2,6 +2,7 @@
 """A real PostgreSQL of a test's own: Debian's programs, a folder of its own, a Unix socket and a port
 of the loopback. initdb and postgres refuse to be root; root becomes somebody else for them."""
 
+import contextlib
 import glob
 import os
 import pwd
@@ -89,7 +90,8 @@ class Postgres:
         ids = [self.process.pid] + [int(p) for p in subprocess.run(
             ["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True).stdout.split()]
         for pid in ids:
-            os.kill(pid, signal.SIGSTOP if on else signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # one that goes on may end before the next is told to
+                os.kill(pid, signal.SIGSTOP if on else signal.SIGCONT)
 
     def sql(self, text, uri=None):
         """Rows as lists of text."""

@@ -17,7 +17,7 @@ import pytest
 import requests
 
 from agentic import PATIENCE as LONGER
-from agentic import ALONE, Load
+from agentic import ALONE, Streams
 from conftest import BINARY, PATIENCE, ROOT
 
 # LONGER is for what follows a first batch of candidates: nobody is asked before it is decided. With one
@@ -62,7 +62,7 @@ def test_a_server_that_asks_itself_serves_on_and_ends(start, tmp_path):
         "--specializer-enabled=true", "--server-admin-key-file", str(tmp_path / "key"), *ONE_SLOT,
         "--adviser-url", f"http://127.0.0.1:{port}/v1/chat/completions",
         "--adviser-model", "smollm2", "--adviser-timeout", "1", "--engine-max-batch", "2"])
-    load = Load(s)
+    load = Streams(s)
     try:
         end = time.time() + LONGER
         while asked(s) < 1:
@@ -108,7 +108,7 @@ def test_the_key_is_nowhere_but_in_the_header(start, tmp_path):
               "--adviser-url", f"http://127.0.0.1:{endpoint.server_port}/v1/chat/completions",
               "--adviser-key-file", str(tmp_path / "adviser.key"),
               "--store", str(tmp_path / "store" / "store.db"))
-    load = Load(s)
+    load = Streams(s)
     try:
         end = time.time() + LONGER
         while not counted(s).get("accepted"):
@@ -213,7 +213,7 @@ def test_a_person_can_be_the_adviser_of_a_server(start, mailbox, tmp_path):
     box = mailbox(first_of_the_list)
     s = start("--specializer-enabled=true", "--server-admin-key-file", str(tmp_path / "key"), *ONE_SLOT,
               "--specializer-strategy", "mcts", "--adviser-url", box.url)
-    load = Load(s)
+    load = Streams(s)
     try:
         end = time.time() + LONGER
         while not any(r["event"] == "advice" and r["text"].startswith("by mail") for r in trace(s)):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic import (ALONE, FAST, HELD, KEY, SLOT, TOGETHER, Load, Model, by_the_agent, end, get, published,
+from agentic import (ALONE, FAST, HELD, KEY, SLOT, TOGETHER, Model, Streams, by_the_agent, end, get, published,
                      refused, text, until_published, wait_for)
 from conftest import BINARY, Server
 
@@ -57,7 +57,7 @@ def world(tmp_path_factory):
                    "--adviser-model", "writer", "--adviser-calls-per-hour", "1000",
                    "--agentic-attempts", "40", "--agentic-price-in", "2", "--agentic-price-out", "8"]
         s = Server(*options, "--specializer-agentic", "on", env=HELD)
-        return {"s": s, "model": model, "options": options, "load": Load(s, pause=1, n=TOGETHER)}
+        return {"s": s, "model": model, "options": options, "load": Streams(s, n=TOGETHER)}
 
     w = until_published(begin)
     yield w
@@ -105,7 +105,7 @@ def test_an_exported_text_is_proved_again_by_the_server_that_imports_it(world, t
         s = Server(*ALONE, "--server-admin-key-file", str(tmp_path / "key"),
                    "--specializer-enabled=true", "--store", store, "--specializer-strategy", "agentic",
                    "--specializer-agentic", "on", env=HELD)  # and no model to ask
-        return {"s": s, "load": Load(s, pause=1, n=TOGETHER)}
+        return {"s": s, "load": Streams(s, n=TOGETHER)}
 
     w = until_published(begin)
     try:
@@ -165,7 +165,7 @@ def kill_the_executor(s):
     asked = {"prompt": "The capital of France is", "max_tokens": 40, "n": TOGETHER}
     said = lambda: [choice["text"] for choice in s.complete(**asked)["choices"]]
     before = said()
-    load = Load(s, n=TOGETHER)
+    load = Streams(s, n=TOGETHER)
     [executor] = children(s.process.pid, "executor")
     assert "Seccomp:\t2" in Path(f"/proc/{executor}/status").read_text()
     assert not list(Path(f"/proc/{executor}/fd").iterdir())

@@ -12,7 +12,7 @@ import re
 
 import pytest
 
-from agentic import Load, Model, by_the_agent, published, refused, wait_for
+from agentic import Model, Streams, by_the_agent, published, refused, wait_for
 from conftest import Server
 
 pytestmark = pytest.mark.gpu
@@ -109,7 +109,7 @@ def world(tmp_path_factory):
                "--adviser-url", model.url, "--adviser-model", "writer",
                "--adviser-calls-per-hour", "1000", "--agentic-attempts", "60"]
     s = Server(*options, model=os.environ["WHET_TEST_CUDA"])
-    load = Load(s, pause=0.2)
+    load = Streams(s)
     yield {"s": s, "model": model, "options": options, "load": load}
     load.end()
     s.stop()

@@ -16,7 +16,7 @@ import requests
 
 from conftest import BINARY, PATIENCE, ROOT, Server
 
-pytestmark = [pytest.mark.timing,  # servers start a dozen times: minutes under sanitizers
+pytestmark = [pytest.mark.once,  # servers start a dozen times: minutes under sanitizers
               pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")]
 CONFIG = ROOT / "deploy" / "haproxy.cfg"
 

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from conftest import PATIENCE, WHATEVER_SPEED
+from load import Load
 from test_admin import get, send, slots
 
 pytestmark = pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
@@ -26,14 +27,23 @@ def active(s):
 
 
 def wait_active(s, wanted):
-    """Until all of them have a kernel, which they keep: nothing new comes from then on. Meanwhile slower ones
-    take turns in one slot (WHATEVER_SPEED), and another may wait for minutes."""
-    end = time.time() + 4 * PATIENCE
+    """Until all of them have a kernel, which they keep: nothing new comes from then on. Who has one is pinned to
+    it meanwhile, or slower ones would take turns there (WHATEVER_SPEED) while another slot waits for minutes."""
+    end, pinned = time.time() + 4 * PATIENCE, {}
     send(s, "POST", "/admin/specializer/resume")
-    while not set(wanted) <= set(active(s)):
-        assert time.time() < end, (active(s), s.text()[-2000:])
-        s.complete("Go on", max_tokens=48)
+    with Load(s) as load:
+        while not set(wanted) <= set(pinned):
+            assert time.time() < end and not load.failed, (pinned, load.failed, s.text()[-2000:])
+            for name, kernel in active(s).items():
+                if name in wanted and name not in pinned:
+                    send(s, "POST", f"/admin/slots/{name}/pin", {"kernel": kernel["id"]})
+                    pinned[name] = kernel
+            time.sleep(0.1)
     send(s, "POST", "/admin/specializer/freeze")
+    for name in pinned:
+        send(s, "DELETE", f"/admin/slots/{name}/pin")
+    assert {name: k["id"] for name, k in active(s).items() if name in pinned} == \
+        {name: k["id"] for name, k in pinned.items()}
 
 
 def test_each_format_class_gets_kernels_and_answers_stay(start, tmp_path):

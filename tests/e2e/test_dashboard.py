@@ -21,6 +21,7 @@ import requests
 from agentic import HELD, SLOT, TOGETHER
 from browser import CHROMIUM, Browser
 from conftest import BINARY, MODEL, Server
+from load import Load
 
 pytestmark = [pytest.mark.timing,
               pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")]
@@ -60,23 +61,12 @@ class Adviser:
         handler.wfile.write(body)
 
 
-class Load(threading.Thread):
-    """One client, one completion after the other, every second one of eight texts, and as long nothing, so
-    that the search, which stands back while there is load, gets somewhere."""
+class Browsed(Load):
+    """Every second request is for eight texts."""
 
-    def __init__(self, server):
-        super().__init__(daemon=True)
-        self.server, self.stopping = server, False
-
-    def run(self):
-        n = TOGETHER
-        while not self.stopping:
-            begin, n = time.time(), TOGETHER if n == 1 else 1
-            try:
-                self.server.complete("Once upon a time", max_tokens=40, ignore_eos=True, n=n)
-                time.sleep(time.time() - begin)
-            except requests.RequestException:
-                time.sleep(0.1)
+    def ask(self, server):
+        n = TOGETHER if len(self.answers) % 2 == 0 else 1
+        return server.complete("Once upon a time", max_tokens=40, ignore_eos=True, n=n)
 
 
 def searched(store):
@@ -116,11 +106,9 @@ def live(tmp_path_factory):
         if s.get("/specializer").json()["specializer"]["restored"] > 0:
             break
         s.stop()
-    load = Load(s)
-    load.start()
-    yield s
-    load.stopping = True
-    load.join(60)
+    with Browsed(s) as load:
+        yield s
+        assert not load.failed
     s.stop()
     adviser.server.shutdown()
 

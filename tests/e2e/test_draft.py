@@ -14,7 +14,7 @@ SAMPLINGS = [{"temperature": 0}, {"temperature": 0.8, "seed": 11},
 DRAFT = "whet_speculation_draft_"
 
 # Two models, many steps: minutes under sanitizers, which the unit tests of the draft run under.
-pytestmark = pytest.mark.timing
+pytestmark = pytest.mark.once
 
 
 @pytest.fixture(scope="module")

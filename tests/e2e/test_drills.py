@@ -9,12 +9,12 @@ import resource
 import signal
 import sqlite3
 import stat
-import threading
 import time
 
 import pytest
 
 from conftest import BINARY, WHATEVER_SPEED, Server
+from load import Load
 
 pytestmark = pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
 PROMPTS = ["The capital of France is", "Once upon a time", "def add(a, b):"]
@@ -35,48 +35,33 @@ def eager_text():
     return texts
 
 
-class Load:
-    """Requests one after the other with a pause between, so that children get a turn. Every answer
-    must be there and have eager's text."""
+class Checked(Load):
+    """Every answer must be there and have eager's text."""
 
     def __init__(self, server, expected):
-        self.server, self.expected = server, expected
-        self.answers, self.wrong, self.stop = 0, [], threading.Event()
-        self.thread = threading.Thread(target=self.run, daemon=True)
-        self.thread.start()
+        self.expected = expected
+        super().__init__(server)
 
-    def run(self):
-        while not self.stop.is_set():
-            prompt = PROMPTS[self.answers % len(PROMPTS)]
-            try:
-                got = text_of(self.server, prompt)
-            except Exception as e:  # refused, cut off, no answer: all of it counts
-                if not self.stop.is_set():
-                    self.wrong.append(repr(e))
-                return
-            if got != self.expected[prompt]:
-                self.wrong.append((prompt, got))
-            self.answers += 1
-            self.stop.wait(0.1)
+    def ask(self, server):
+        prompt = PROMPTS[len(self.answers) % len(PROMPTS)]
+        got = text_of(server, prompt)
+        assert got == self.expected[prompt], (prompt, got)
+        return got
 
     def goes_on(self):
         """At least two more answers, and none of them all was wrong."""
-        end, before = time.time() + PATIENCE, self.answers
-        while self.answers < before + 2:
-            assert not self.wrong and time.time() < end, self.wrong[:2]
+        end, before = time.time() + PATIENCE, len(self.answers)
+        while len(self.answers) < before + 2:
+            assert not self.failed and time.time() < end, self.failed
             time.sleep(0.02)
-        assert not self.wrong, self.wrong[:2]
-
-    def end(self):
-        self.stop.set()
-        self.thread.join(60)
+        assert not self.failed, self.failed
 
 
 @contextlib.contextmanager
 def serving(expected, store, *options):
     s = Server("--specializer-enabled=true", "--specializer-numerics=bit_equal", WHATEVER_SPEED,
                "--store", str(store), *options)
-    load = Load(s, expected)
+    load = Checked(s, expected)
     try:
         yield s, load
         load.goes_on()
@@ -173,12 +158,12 @@ def test_the_server_may_be_killed_at_any_state(tmp_path, eager_text):
         seen = rows(store, "SELECT max(id) FROM trace") or [(0,)]
         s = Server("--specializer-enabled=true", "--specializer-numerics=bit_equal", WHATEVER_SPEED,
                    "--store", str(store))
-        load = Load(s, eager_text)
-        wait_until(lambda: load.wrong or rows(store, "SELECT 1 FROM trace WHERE event = "
+        load = Checked(s, eager_text)
+        wait_until(lambda: load.failed or rows(store, "SELECT 1 FROM trace WHERE event = "
                                               f"'{state}' AND id > {seen[0][0] or 0}"),
                    lambda: f"no {state}: {states(store)} {s.text()[-2000:]}")
-        assert not load.wrong, load.wrong[:2]
-        load.stop.set()
+        assert not load.failed, load.failed
+        load.over.set()
         s.process.kill()
         s.process.wait()
         load.end()

@@ -18,6 +18,7 @@ import pytest
 from agentic import ALONE
 from agentic import PATIENCE as LONGER  # what must be faster than something may take long
 from conftest import BINARY, PATIENCE, ROOT, WHATEVER_SPEED
+from load import Load
 from postgres import Postgres
 
 SLOT = "mlp_out/m1"
@@ -74,36 +75,6 @@ def wrong_from_now_on(server):
             entry = int.from_bytes(memory.read(8), "little")
             memory.seek(entry)
             memory.write(code)
-
-
-class Load:
-    """One client a server, one completion after the other, and as long nothing: compilers and probes, which
-    stand back while there is load, get somewhere."""
-
-    def __init__(self, *servers):
-        self.stop = False
-        self.failed = []
-        self.threads = [threading.Thread(target=self.run, args=(s,)) for s in servers]
-
-    def run(self, server):
-        while not self.stop:
-            begin = time.monotonic()
-            try:
-                server.complete("Bread is", max_tokens=48)
-            except Exception as e:  # noqa: BLE001 - whatever it is, the test must know
-                self.failed.append(repr(e))
-                return
-            time.sleep(time.monotonic() - begin)
-
-    def __enter__(self):
-        for t in self.threads:
-            t.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stop = True
-        for t in self.threads:
-            t.join()
 
 
 def until(what, said="", patience=PATIENCE / 2):

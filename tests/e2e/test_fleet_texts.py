@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from agentic import ALONE, FAST, HELD, SLOT, TOGETHER, Load, Model, by_the_agent, end, get, until_published
+from agentic import ALONE, FAST, HELD, SLOT, TOGETHER, Model, Streams, by_the_agent, end, get, until_published
 from conftest import WHATEVER_SPEED, Server
 from test_fleet import database, events, fleet, online, pg, until  # noqa: F401 - fixtures too
 
@@ -114,7 +114,7 @@ def test_a_text_that_serves_at_one_is_proven_anew_at_the_other(options, pg):  # 
         model = Model([FAST])
         s = Server(*options(f"author-{n}.db", *ON, "--adviser-url", model.url, "--adviser-model", "writer",
                             "--adviser-calls-per-hour", "1000", WHATEVER_SPEED), env=HELD)
-        return {"s": s, "model": model, "load": Load(s, pause=1, n=TOGETHER)}
+        return {"s": s, "model": model, "load": Streams(s, n=TOGETHER)}
 
     w = until_published(author)
     try:
@@ -126,7 +126,7 @@ def test_a_text_that_serves_at_one_is_proven_anew_at_the_other(options, pg):  # 
 
     def heir(n):  # it has no model to ask
         s = Server(*options(f"heir-{n}.db", *ON, WHATEVER_SPEED), env=HELD)
-        return {"s": s, "load": Load(s, pause=1, n=TOGETHER)}
+        return {"s": s, "load": Streams(s, n=TOGETHER)}
 
     w = until_published(heir, first["source"])  # the seed may have served as well, and come, too
     try:

@@ -18,6 +18,7 @@ import requests
 from broken_memory import FAULTS, overwrite_kernels
 from conftest import BINARY, MODEL, PATIENCE, WHATEVER_SPEED, Server
 from golden import GREEDY, assert_writes
+from load import Load
 
 TINY = "random:tiny"
 LOST = 3  # engine/ranks.h
@@ -153,28 +154,9 @@ def slot_of(s, name):
     return next((x for x in slots if x["slot"] == name), None)
 
 
-class Load:
-    """Greedy requests, one after the other, for as long as it is open; every answer is kept. Between two
-    nothing for as long as one took: compilers and probes stand back while there is load."""
-
-    def __init__(self, s):
-        self.server, self.texts, self.over = s, [], threading.Event()
-        self.thread = threading.Thread(target=self.run)
-
-    def run(self):
-        while not self.over.is_set():
-            begin = time.monotonic()
-            answer = self.server.complete("One two three four", max_tokens=60, return_token_ids=True)
-            self.texts.append(answer["choices"][0]["token_ids"])
-            self.over.wait(time.monotonic() - begin)
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.over.set()
-        self.thread.join()
+class Counting(Load):
+    def ask(self, server):
+        return count(server)
 
 
 HEADERS = {"Authorization": "Bearer " + "k" * 40}
@@ -222,12 +204,12 @@ def test_a_kernel_is_published_on_all_ranks_under_load_and_disabled_on_all(tmp_p
     end = time.time() + 2 * PATIENCE  # all these ranks on two cores that others use too
     s = searching(world, slot, tmp_path / "key", "--specializer-numerics=bit_equal", model=model)
     try:
-        with Load(s) as load:
+        with Counting(s) as load:
             wait_active(s, slot, end)
         assert s.metric("whet_kernel_swaps_total") >= 1
         freeze(s)
         published = agreed(s, 1)
-        assert {tuple(t) for t in load.texts} == {tuple(count(s))}
+        assert {tuple(t) for t in load.answers} == {tuple(count(s))}
         for case in GREEDY[:0 if model else 3]:  # and these are what transformers writes
             assert_writes(s, case)
         kernel = slot_of(s, slot)["kernel"]["id"]
@@ -235,7 +217,7 @@ def test_a_kernel_is_published_on_all_ranks_under_load_and_disabled_on_all(tmp_p
         assert answer.status_code == 200, answer.text
         assert slot_of(s, slot)["state"] == "eager"
         assert agreed(s, published + 1) == published + 1
-        assert count(s) == load.texts[0]
+        assert count(s) == load.answers[0]
         ranks_said = s.get("/specializer").json()["specializer"]["ranks"]
         assert ranks_said == [{"rank": i, "table": published + 1} for i in range(world)]
         s.signal(signal.SIGTERM)
@@ -257,7 +239,7 @@ def test_the_sum_of_ranks_is_searched_by_all_of_them(tmp_path):
                         for o in ("pass", "refuse"))
     try:
         by_eager = count(s)
-        with Load(s) as load:
+        with Counting(s) as load:
             while timed() < 1:
                 assert time.time() < end and s.process.poll() is None, s.text()
                 time.sleep(0.1)
@@ -266,7 +248,7 @@ def test_the_sum_of_ranks_is_searched_by_all_of_them(tmp_path):
         assert sample(s, 'whet_region_seconds{region="reduce"}') > 0
         if slot_of(s, slot)["state"] == "active":
             agreed(s, 1)
-        assert {tuple(t) for t in load.texts} == {tuple(by_eager)} == {tuple(count(s))}
+        assert {tuple(t) for t in load.answers} == {tuple(by_eager)} == {tuple(count(s))}
         s.process.send_signal(signal.SIGTERM)
         assert s.wait() == 0, s.text()
     finally:
@@ -287,7 +269,7 @@ def test_a_kernel_that_faults_on_another_rank_ends_the_server_and_is_proven_agai
     s = begin()
     try:
         by_eager = count(s)
-        with Load(s):
+        with Counting(s):
             wait_active(s, slot, end)
         freeze(s)
         kernel = slot_of(s, slot)["kernel"]["id"]

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from agentic import Load, Model
+from agentic import Model
 from conftest import PATIENCE, Server
+from load import Load
 
 # A sanitized build can seal nothing to begin with, and its search takes minutes.
 pytestmark = pytest.mark.timing
@@ -33,7 +34,7 @@ def test_texts_are_refused_where_nothing_can_be_sealed(tmp_path):
     s = Server("--server-admin-key-file", str(tmp_path / "key"), "--specializer-enabled=true",
                "--adviser-url", model.url, "--adviser-model", "writer",
                "--specializer-agentic", "on", prefix=(sys.executable, "-c", UNSEALABLE))
-    load = Load(s, pause=0.2)
+    load = Load(s)
     try:
         end = time.time() + PATIENCE
         while s.metric("whet_specializer_candidates_total") == 0:  # templates are searched for all the same

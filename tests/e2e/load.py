@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients that keep a server busy while a test waits for its search."""
+
+import threading
+import time
+
+
+class Load:
+    """A client for each server, one request after the other, and after each of them nothing for `rest` times as
+    long as it took. Compilers and probes get what requests leave, and a request lasts longer on a slow machine:
+    under a load without rests a compiler that needs a second there takes half a minute.
+
+    Begins at once and ends with end() or as a context. An answer is kept in `answers`; a request that failed
+    before the end ends its client and is told in `failed`."""
+
+    def __init__(self, *servers, rest=2):
+        self.rest, self.answers, self.failed, self.over = rest, [], [], threading.Event()
+        self.threads = [threading.Thread(target=self.run, args=(s,), daemon=True) for s in servers]
+        for thread in self.threads:
+            thread.start()
+
+    def ask(self, server):
+        """One request; what it returns is the answer."""
+        return server.complete("Bread is", max_tokens=48)
+
+    def run(self, server):
+        while not self.over.is_set():
+            begin = time.monotonic()
+            try:
+                self.answers.append(self.ask(server))
+            except Exception as e:  # noqa: BLE001 - refused, cut off, wrong: whatever it is, the test must know
+                if not self.over.is_set():
+                    self.failed.append(repr(e))
+                return
+            self.over.wait(self.rest * (time.monotonic() - begin))
+
+    def end(self):
+        self.over.set()
+        for thread in self.threads:
+            thread.join()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
