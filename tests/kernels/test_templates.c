@@ -21,7 +21,7 @@
 #include "tests/kernels/sample.h"
 #include "tests/kernels/trial.h"
 
-enum { WORKERS = 2, MODELS = 22, SPREAD = 8, CHOICES = 40 };
+enum { WORKERS = 2, MODELS = 22, SPREAD = 5, CHOICES = 40 };
 
 /* ---- coverage -------------------------------------------------------------------------------
  *
