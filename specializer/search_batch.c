@@ -210,7 +210,7 @@ static bool room(const struct pipeline *p, enum stage stage)
 {
     struct specializer *s = p->ctx;
     if (stage == STAGE_BUILD &&
-        (p->children[stage] >= s->config->specializer_build_jobs ||
+        (p->children[stage] >= s->build_jobs ||
          (s->batch.opening && s->hour_builds > 0 && batch_header_wanted(s))))
         return false;
     return has_core(s) && (stage == STAGE_BUILD || s->batch.opening || p->children[stage] == 0);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* setup.c - what the loop stands on: store, compiler, keys, folders, a search for every slot. */
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -199,6 +200,13 @@ int32_t machine_threads(const struct config *c)
                                  : (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
+/* That this process may run on. */
+static int32_t cores_allowed(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
 static void fill_env(struct specializer *s)
 {
     struct stage_env *env = &s->env;
@@ -211,6 +219,8 @@ static void fill_env(struct specializer *s)
     env->dispatch = engine_dispatch(s->engine);
     s->machine = *env->ops->machine(env->backend);
     env->machine = &s->machine;
+    s->build_jobs = target_compilers(target_of(env->machine->kind),
+                                     (int32_t)s->config->specializer_build_jobs, cores_allowed());
     if (target_of(env->machine->kind)->shares_cores && adviser_is_remote(s->adviser)) {
         cpu_facts_measure(&s->cpu_facts, env->model);
         s->machine.cpu = &s->cpu_facts;

@@ -85,7 +85,8 @@ struct specializer {
     char audited_key[24]; /* of its kernel */
     int64_t audit_since_ns;
 
-    int64_t hour_ns; /* start of the hour whose builds are counted */
+    int32_t build_jobs; /* compilers at once */
+    int64_t hour_ns;    /* start of the hour whose builds are counted */
     int32_t hour_builds;
     int64_t observed_ns, shares_ns; /* when counters were read, and shares stored */
     int64_t pruned_ns;              /* when old objects were deleted; 0: not yet */

@@ -52,6 +52,15 @@ const struct target *target_of(enum machine_kind kind)
     return &targets[kind];
 }
 
+int32_t target_compilers(const struct target *t, int32_t asked, int32_t cores)
+{
+    enum { MOST = 8 };
+    int32_t some = cores / 4 < MOST ? cores / 4 : MOST;
+    if (asked > 0)
+        return asked;
+    return t->shares_cores || some < 1 ? 1 : some;
+}
+
 bool target_find(const char *name, enum machine_kind *kind)
 {
     for (size_t i = 0; i < sizeof targets / sizeof *targets; i++)
