@@ -76,12 +76,32 @@ static void the_shortest_bench_of_an_opening_goes_first(void **state)
     pthread_mutex_destroy(&s.lock);
 }
 
+/* In an opening on a CPU also no more than cores. */
+static void no_more_compilers_at_once_than_there_may_be(void **state)
+{
+    (void)state;
+    static struct config config = {.engine_threads = 2};
+    static struct machine machine;
+    static struct specializer s = {.config = &config, .env.machine = &machine, .build_jobs = 3};
+    struct pipeline *p = &s.batch.pipeline;
+    p->ctx = &s;
+    p->children[STAGE_BUILD] = 2;
+    assert_true(room(p, STAGE_BUILD));
+    p->children[STAGE_BUILD] = 3;
+    assert_false(room(p, STAGE_BUILD));
+    assert_true(room(p, STAGE_PROBE));
+    s.batch.opening = true;
+    p->children[STAGE_BUILD] = 1;
+    assert_false(room(p, STAGE_BUILD));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_clear_gain_does_not_wait_but_gives_way_to_a_clearer_one),
         cmocka_unit_test(a_promoted_candidate_that_live_steps_have_seen_stays),
         cmocka_unit_test(the_shortest_bench_of_an_opening_goes_first),
+        cmocka_unit_test(no_more_compilers_at_once_than_there_may_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
