@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* setup.c - what the loop stands on: store, compiler, keys, folders, a search for every slot. */
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -8,6 +7,7 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "config/safe_path.h"
+#include "engine/cpu/pool.h"
 #include "engine/sandbox.h"
 #include "specializer/admission/prober.h"
 #include "specializer/admission/reference_cache.h"
@@ -200,13 +200,6 @@ int32_t machine_threads(const struct config *c)
                                  : (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
-/* That this process may run on. */
-static int32_t cores_allowed(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 static void fill_env(struct specializer *s)
 {
     struct stage_env *env = &s->env;
@@ -220,7 +213,7 @@ static void fill_env(struct specializer *s)
     s->machine = *env->ops->machine(env->backend);
     env->machine = &s->machine;
     s->build_jobs = target_compilers(target_of(env->machine->kind),
-                                     (int32_t)s->config->specializer_build_jobs, cores_allowed());
+                                     (int32_t)s->config->specializer_build_jobs, pool_cores());
     if (target_of(env->machine->kind)->shares_cores && adviser_is_remote(s->adviser)) {
         cpu_facts_measure(&s->cpu_facts, env->model);
         s->machine.cpu = &s->cpu_facts;

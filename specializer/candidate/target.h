@@ -64,7 +64,7 @@ struct target {
 
 const struct target *target_of(enum machine_kind kind);
 /* Compilers at once: what is asked for; with 0 one where they take cores from steps, else a quarter
- * of `cores`, as many as a batch can use. */
+ * of `cores`, at most 8: a batch has use for no more. */
 int32_t target_compilers(const struct target *t, int32_t asked, int32_t cores);
 /* The kind of that name in *kind; false: there is none. */
 bool target_find(const char *name, enum machine_kind *kind);
