@@ -119,12 +119,6 @@ struct eager_tile {
 };
 enum { EAGER_TILE = 64 };
 
-/* eager_wgmma.cu, where there is one (compute capability 9.0): the same arguments. Grid: (kv_heads
- * ceil(heads / kv_heads / 2), tiles), EAGER_WGMMA_THREADS. */
-enum { EAGER_WGMMA_THREADS = 384, EAGER_WGMMA_POSITIONS = 128, EAGER_WGMMA_STAGES = 2 };
-#define EAGER_WGMMA_SMEM(head_dim) \
-    ((2 * EAGER_TILE + 2 * EAGER_WGMMA_STAGES * EAGER_WGMMA_POSITIONS) * (head_dim)*2 + 128)
-
 struct eager_prefill_args {
     const struct eager_tile *tile;
     const void *q16, *k_pages, *v_pages;
@@ -133,6 +127,31 @@ struct eager_prefill_args {
     void *a16;
     int32_t heads, kv_heads;
     float scale;
+};
+
+/* The same by eager_wgmma.cu, where there is one (compute capability 9.0), in tiles of up to
+ * EAGER_WGMMA_TILE rows, those with most positions first. Each map is a CUtensorMap of bf16 rows,
+ * 128-byte swizzled in boxes of 64 columns: q of [M, heads * head_dim] and EAGER_WGMMA_TILE / 2
+ * rows, k and v of the pages as rows of head_dim and KV_PAGE of them. Grid: up to one block a
+ * multiprocessor, EAGER_WGMMA_THREADS. eager_wgmma_128_2: clusters of two blocks, for even groups.
+ */
+enum {
+    EAGER_WGMMA_THREADS = 384,
+    EAGER_WGMMA_TILE = 128,
+    EAGER_WGMMA_POSITIONS = 128,
+    EAGER_WGMMA_STAGES = 3
+};
+#define EAGER_WGMMA_SMEM(head_dim) \
+    ((EAGER_WGMMA_TILE + 2 * EAGER_WGMMA_STAGES * EAGER_WGMMA_POSITIONS) * (head_dim)*2 + 128)
+
+struct eager_map {
+    WHET_ALIGN(64) uint64_t word[16];
+};
+
+struct eager_wgmma_args {
+    struct eager_prefill_args prompt; /* without q16, k_pages and v_pages */
+    int32_t tiles;                    /* of prompt.tile */
+    struct eager_map q, k, v;
 };
 
 /* best[i] of logits [rows, vocab]. Grid: (parts, rows), 256 threads; part: [rows, parts] pairs. */

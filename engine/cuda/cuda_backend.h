@@ -9,6 +9,7 @@
  *   loaded.c   a region as a loaded cubin; pack.c its repacked weights; wide.c the same in wide
  *              steps
  *   tensor_map.c  by which those read activations
+ *   prefill.c  attention of prompts
  *   walk.c     a whole step on a stream; graph.c the same captured, one graph for a bucket
  *   transfer.c a step's block in, its tokens out
  *   step.c     what the engine calls
@@ -62,7 +63,8 @@ struct backend {
     cudaLibrary_t library[EAGER_FILES];
     int libraries;
     cudaKernel_t primitive[PRIM_COUNT];
-    void *tensor_map; /* the driver's encoder (tensor_map.h); NULL: it has none */
+    int32_t prefill_clusters; /* of eager_wgmma_128_2 that run at once; 0: there is none */
+    void *tensor_map;         /* the driver's encoder (tensor_map.h); NULL: it has none */
 
     struct arena weights, kv, buffers, packs;
     struct arena *lent, *lent_pinned; /* a probe's: its memory comes from here; else NULL */

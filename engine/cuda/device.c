@@ -90,6 +90,7 @@ static const struct {
     {"eager_sample.cu", "eager_sample", PRIM_SAMPLE},
     {"eager_wgmma.cu", "eager_wgmma_64", PRIM_WGMMA_64},
     {"eager_wgmma.cu", "eager_wgmma_128", PRIM_WGMMA_128},
+    {"eager_wgmma.cu", "eager_wgmma_128_2", PRIM_WGMMA_128_2},
 };
 /* This file has kernels for one architecture only. */
 static const char only_90[] = "eager_wgmma.cu";
@@ -138,6 +139,24 @@ static int more_shared(struct backend *b, enum primitive p, int bytes, struct er
     return 0;
 }
 
+/* How many clusters of the kernel of prompts fit: its blocks deal out their work among those that
+ * run. */
+static int count_clusters(struct backend *b, struct err *e)
+{
+    cudaLaunchAttribute two = {.id = cudaLaunchAttributeClusterDimension,
+                               .val.clusterDim = {2, 1, 1}};
+    cudaLaunchConfig_t c = {.gridDim = {2, 1, 1},
+                            .blockDim = {EAGER_WGMMA_THREADS, 1, 1},
+                            .dynamicSmemBytes = EAGER_WGMMA_SMEM(128),
+                            .attrs = &two,
+                            .numAttrs = 1};
+    int n = 0;
+    if (b->primitive[PRIM_WGMMA_128_2])
+        CU(cudaOccupancyMaxActiveClusters(&n, (const void *)b->primitive[PRIM_WGMMA_128_2], &c));
+    b->prefill_clusters = n;
+    return 0;
+}
+
 int device_kernels(struct backend *b, struct err *e)
 {
     int arch = b->device.major * 10 + b->device.minor;
@@ -162,7 +181,8 @@ int device_kernels(struct backend *b, struct err *e)
     }
     return more_shared(b, PRIM_PREFILL_128, 4 * 64 * (128 + 8) * 2, e) ||
            more_shared(b, PRIM_WGMMA_64, EAGER_WGMMA_SMEM(64), e) ||
-           more_shared(b, PRIM_WGMMA_128, EAGER_WGMMA_SMEM(128), e);
+           more_shared(b, PRIM_WGMMA_128, EAGER_WGMMA_SMEM(128), e) ||
+           more_shared(b, PRIM_WGMMA_128_2, EAGER_WGMMA_SMEM(128), e) || count_clusters(b, e);
 }
 
 /* ---- what the device can do ---------------------------------------------------------------- */

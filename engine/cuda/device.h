@@ -49,6 +49,7 @@ enum primitive {
     PRIM_PREFILL_128,
     PRIM_WGMMA_64, /* NULL where the device has no such instructions */
     PRIM_WGMMA_128,
+    PRIM_WGMMA_128_2,
     PRIM_BEST,
     PRIM_SAMPLE,
     PRIM_READ,

@@ -21,6 +21,7 @@
 #include "engine/cuda/device_model.h"
 #include "engine/cuda/loaded.h"
 #include "engine/cuda/memory.h"
+#include "engine/cuda/prefill.h"
 #include "engine/cuda/products.h"
 #include "engine/cuda/ranks.h"
 #include "engine/cuda/walk.h"
@@ -193,23 +194,20 @@ static int attn_prefill(struct walk *w, int32_t layer, struct err *e)
 {
     struct backend *b = w->b;
     const struct model_shape *s = &b->model->shape;
-    struct eager_prefill_args a = {.tile = w->block->tile,
-                                   .q16 = b->q16,
-                                   .k_pages = pages_of(w, layer, 0),
-                                   .v_pages = pages_of(w, layer, 1),
-                                   .page_table = w->block->page_table,
-                                   .a = w->a,
-                                   .a16 = b->a16,
-                                   .heads = s->heads,
-                                   .kv_heads = s->kv_heads,
-                                   .scale = (float)(1 / sqrt((double)s->head_dim))};
-    int32_t group = s->heads / s->kv_heads;
-    enum primitive wgmma = s->head_dim == 64 ? PRIM_WGMMA_64 : PRIM_WGMMA_128;
-    if (b->primitive[wgmma] && group > 1) /* its blocks take two heads of a group */
-        return launch(w, wgmma, grid2(s->kv_heads * ((group + 1) / 2), w->tiles),
-                      EAGER_WGMMA_THREADS, EAGER_WGMMA_SMEM(s->head_dim), &a, e);
-    return launch(w, s->head_dim == 64 ? PRIM_PREFILL_64 : PRIM_PREFILL_128,
-                  grid2(w->tiles, s->heads), 128, 4 * 64 * (s->head_dim + 8) * 2, &a, e);
+    struct prefill p = {{.tile = w->block->tile,
+                         .q16 = b->q16,
+                         .k_pages = pages_of(w, layer, 0),
+                         .v_pages = pages_of(w, layer, 1),
+                         .page_table = w->block->page_table,
+                         .a = w->a,
+                         .a16 = b->a16,
+                         .heads = s->heads,
+                         .kv_heads = s->kv_heads,
+                         .scale = (float)(1 / sqrt((double)s->head_dim))},
+                        s->head_dim,
+                        w->tiles,
+                        w->m};
+    return prefill_launch(w, &p, e);
 }
 
 static int attn(struct walk *w, int32_t layer, struct err *e)

@@ -24,6 +24,7 @@
 #include "engine/cuda/hook.h"
 #include "engine/cuda/memory.h"
 #include "engine/cuda/ops.h"
+#include "engine/cuda/prefill.h"
 #include "engine/cuda/ranks.h"
 #include "engine/cuda/walk.h"
 
@@ -75,13 +76,13 @@ static int32_t fill_decode(const struct step_block *k, const struct model_check 
 }
 
 /* Fills the block with a whole sequence, whose last tokens are the rows. */
-static int32_t fill_prompt(const struct step_block *k, const struct model_check *r)
+static int32_t fill_prompt(const struct step_block *k, const struct model_check *r,
+                           int32_t tile_rows)
 {
     int32_t *kv_at = block_mirror(k, k->kv_at), *pages_at = block_mirror(k, k->pages_at);
     int32_t *position = block_mirror(k, k->position), *row = block_mirror(k, k->row);
     int32_t *table = block_mirror(k, k->page_table), pages = (r->m + KV_PAGE - 1) / KV_PAGE;
     struct span *span = block_mirror(k, k->span);
-    struct eager_tile *tile = block_mirror(k, k->tile);
     for (int32_t i = 0; i < r->m; i++) {
         position[i] = kv_at[i] = i;
         pages_at[i] = 0;
@@ -91,8 +92,7 @@ static int32_t fill_prompt(const struct step_block *k, const struct model_check 
     for (int32_t i = 0; i < r->rows; i++)
         row[i] = r->m - r->rows + i;
     span[0] = (struct span){0, r->m, r->m, 0};
-    for (int32_t at = (r->m - 1) / EAGER_TILE * EAGER_TILE; at >= 0; at -= EAGER_TILE)
-        *tile++ = (struct eager_tile){at, r->m - at < EAGER_TILE ? r->m - at : EAGER_TILE, at, 0};
+    prefill_tiles(block_mirror(k, k->tile), tile_rows, 0, r->m, r->m, 0);
     *(struct cuda_counts *)block_mirror(k, k->counts) =
         (struct cuda_counts){r->m, r->rows, 1, r->m, {0}};
     return pages;
@@ -103,7 +103,7 @@ static int send_block(struct backend *b, const struct model_check *r, int32_t at
     const struct step_block *k = &b->spare.block;
     int32_t *token = block_mirror(k, k->token);
     memcpy(token, r->token + (size_t)at * (size_t)r->m, (size_t)r->m * sizeof *token);
-    int32_t pages = r->prompt ? fill_prompt(k, r) : fill_decode(k, r, at);
+    int32_t pages = r->prompt ? fill_prompt(k, r, prefill_rows(b)) : fill_decode(k, r, at);
     size_t used = (size_t)((char *)(k->page_table + pages) - k->device);
     CU(cudaMemcpyAsync(k->device, k->host, used, cudaMemcpyHostToDevice, b->stream));
     return 0;
@@ -155,10 +155,11 @@ static int fetch(struct backend *b, struct model_check *r, int32_t at, bool eage
 static void choose(const struct backend *b, const struct model_check *r, bool eager,
                    struct kernel_choice *c)
 {
+    int32_t rows = prefill_rows(b);
     *c = (struct kernel_choice){.m = walk_padded(r->m),
                                 .rows = walk_padded(r->prompt ? r->rows : r->m),
                                 .context = context_bucket[0],
-                                .tiles = r->prompt ? (r->m + EAGER_TILE - 1) / EAGER_TILE : 0};
+                                .tiles = r->prompt ? (r->m + rows - 1) / rows : 0};
     for (int p = 0; p < STEP_PLACES; p++)
         if (place_region(p) < REGION_COUNT)
             c->kernel[p] = &b->eager[place_region(p)];

@@ -30,6 +30,7 @@
 #include "engine/cuda/loaded.h"
 #include "engine/cuda/memory.h"
 #include "engine/cuda/ops.h"
+#include "engine/cuda/prefill.h"
 #include "engine/cuda/ranks.h"
 #include "engine/cuda/step.h"
 #include "engine/cuda/walk.h"
@@ -161,8 +162,8 @@ static int check_step(const struct backend *b, const struct step *s, const struc
     return 0;
 }
 
-/* Runs of tokens as tiles, latest first (they attend to most), single tokens as a list, without
- * those in front that a template takes. */
+/* Runs of tokens as tiles, single tokens as a list, without those in front that a template takes.
+ */
 static void fill_attention(const struct step *s, const struct step_block *block, struct walk *w)
 {
     struct eager_tile *tile = block_mirror(block, block->tile);
@@ -173,12 +174,10 @@ static void fill_attention(const struct step *s, const struct step_block *block,
             single[w->singles++] = p->first;
             continue;
         }
-        int32_t begin = p->context - p->count;
-        for (int32_t at = (p->count - 1) / EAGER_TILE * EAGER_TILE; at >= 0; at -= EAGER_TILE) {
-            int32_t rows = p->count - at < EAGER_TILE ? p->count - at : EAGER_TILE;
-            tile[w->tiles++] = (struct eager_tile){p->first + at, rows, begin + at, p->pages_at};
-        }
+        w->tiles += prefill_tiles(tile + w->tiles, prefill_rows(w->b), p->first, p->count,
+                                  p->context, p->pages_at);
     }
+    prefill_order(tile, w->tiles);
 }
 
 /* The block's host mirror; returns how many bytes of it are used. */
@@ -283,13 +282,14 @@ static struct variant *graph_for(struct backend *b, const struct step *s, struct
 }
 
 /* What attention of a wide step is launched for. Only that of single tokens cares for contexts. */
-static void choose_tiles(const struct step *s, struct kernel_choice *c)
+static void choose_tiles(const struct backend *b, const struct step *s, struct kernel_choice *c)
 {
+    int32_t rows = prefill_rows(b);
     for (int32_t i = c->lead; i < s->spans && !c->decode; i++)
         if (s->span[i].count == 1)
             c->singles++;
         else
-            c->tiles += (s->span[i].count + EAGER_TILE - 1) / EAGER_TILE;
+            c->tiles += (s->span[i].count + rows - 1) / rows;
     if (!c->decode && !c->singles)
         c->context = context_bucket[0];
 }
@@ -300,8 +300,8 @@ static bool ready_wide(struct backend *b, const struct step *s, struct kernel_ch
 {
     struct kernel_choice now;
     choose(b, s, true, NULL, &now);
-    choose_tiles(s, &now);
-    choose_tiles(s, c);
+    choose_tiles(b, s, &now);
+    choose_tiles(b, s, c);
     return !graph_known(b, &now) || graph_there(b, c);
 }
 
@@ -405,7 +405,7 @@ int cuda_step_start(struct backend *b, const struct step *s, const struct overri
     f->wide = s->m > NARROW || s->rows > NARROW;
     choose(b, s, f->wide, o, &f->choice);
     if (f->wide)
-        choose_tiles(s, &f->choice);
+        choose_tiles(b, s, &f->choice);
     /* there is room for one observed step at a time. */
     f->hooked = s->trial || (!b->inflight[!b->parity].hooked && hook_wants(b, &f->choice));
     if (run(b, s, f, o != NULL, e) || fetch(b, s, f, e)) {

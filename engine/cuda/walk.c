@@ -81,21 +81,31 @@ void walk_floats(struct walk *w, bool hooked)
     }
 }
 
-int launch(struct walk *w, enum primitive p, dim3 grid, int threads, int smem, const void *args,
-           struct err *e)
+int launch_clusters(struct walk *w, enum primitive p, dim3 grid, unsigned cluster, int threads,
+                    int smem, const void *args, struct err *e)
 {
-    cudaLaunchAttribute edge = {.id = cudaLaunchAttributeProgrammaticStreamSerialization,
-                                .val.programmaticStreamSerializationAllowed = 1};
+    cudaLaunchAttribute how[] = {
+        {.id = cudaLaunchAttributeProgrammaticStreamSerialization,
+         .val.programmaticStreamSerializationAllowed = 1},
+        {.id = cudaLaunchAttributeClusterDimension, .val.clusterDim = {cluster, 1, 1}}};
     cudaLaunchConfig_t c = {.gridDim = grid,
                             .blockDim = {(unsigned)threads, 1, 1},
                             .dynamicSmemBytes = (size_t)smem,
                             .stream = w->stream,
-                            .attrs = &edge,
-                            .numAttrs = w->b->device.major >= 9};
+                            .attrs = how,
+                            .numAttrs = w->b->device.major < 9 ? 0
+                                        : cluster > 1          ? 2
+                                                               : 1};
     void *parameter[] = {(void *)args};
     w->launches[w->place]++;
     CU(cudaLaunchKernelExC(&c, (const void *)w->b->primitive[p], parameter));
     return 0;
+}
+
+int launch(struct walk *w, enum primitive p, dim3 grid, int threads, int smem, const void *args,
+           struct err *e)
+{
+    return launch_clusters(w, p, grid, 1, threads, smem, args, e);
 }
 
 int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer, struct err *e)

@@ -67,6 +67,9 @@ void walk_init(struct walk *w, struct backend *b, cudaStream_t stream, const str
 void walk_floats(struct walk *w, bool hooked);
 int launch(struct walk *w, enum primitive p, dim3 grid, int threads, int smem, const void *args,
            struct err *e);
+/* In clusters of so many blocks along x; more than one: compute capability 9.0. */
+int launch_clusters(struct walk *w, enum primitive p, dim3 grid, unsigned cluster, int threads,
+                    int smem, const void *args, struct err *e);
 int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t layer,
                 struct err *e);
 int walk_place(const struct walk *w, enum region r, int32_t layer);

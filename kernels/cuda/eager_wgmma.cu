@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* eager_wgmma.cu - the attention of eager_prefill.cu on Hopper's own tensor-core instructions.
  *
- * A block owns a tile of 64 consecutive query rows and two query heads of one kv head: one producer
- * warpgroup brings keys and values, two consumer warpgroups, a head each, use the same ones.
- * Positions come in tiles of 128 (eight pages), STAGES of them in shared memory, each announced
- * and given back through a barrier.
+ * A piece of work is a tile of 128 consecutive query rows of one head. There are as many blocks as
+ * multiprocessors, and each works on one piece after the other: one warp brings queries, keys and
+ * values by tensor map, already those of the next piece while two consumer warpgroups, 64 rows
+ * each, finish this one. Positions come in tiles of 128 (eight pages), STAGES of them in shared
+ * memory, each announced and given back through a barrier.
+ *
+ * All heads of a kv head read the same keys and values. With BLOCKS 2 a cluster of two blocks works
+ * on two heads: each block asks for every other page, and it comes to both. Loads are what limits
+ * heads of 128, so that is worth 5 % at long contexts (docs/gpu-results.md, "Attention of
+ * prompts").
  *
  * A consumer keeps its sums O and scores S in registers. While tensor cores do O += P V of one
  * tile, its threads turn the scores of the next one into probabilities (FlashAttention 3, Shah
@@ -13,10 +19,11 @@
  *
  *   q16 [M, heads, HD], pages [page][kv_head][KV_PAGE][HD], a16 [M, heads, HD]
  *
- * Grid: (kv_heads * ceil(group / 2), tiles), 384 threads. An odd group's last block computes its
- * last head twice and stores it once. Positions at or beyond the tile's last token are zero in
- * shared memory and masked, so what a page holds there does not matter.
+ * Grid: up to one block a multiprocessor, a multiple of BLOCKS, which is also the cluster; 384
+ * threads. Positions at or beyond the tile's last token are masked, and their values are zeros, so
+ * what a page holds there does not matter.
  */
+#include "cuda/lib/stream.cuh"
 #include "cuda/lib/wgmma.cuh"
 #include "eager.h"
 
@@ -29,15 +36,20 @@
 enum {
     CONSUMERS = 2,
     GROUP_THREADS = 128,
-    ROWS = EAGER_TILE,
+    ROWS = EAGER_WGMMA_TILE / CONSUMERS,
     POSITIONS = EAGER_WGMMA_POSITIONS,
-    STAGES = EAGER_WGMMA_STAGES
+    STAGES = EAGER_WGMMA_STAGES,
+    PAGES = POSITIONS / KV_PAGE,
+    /* Of 64512 in all. With fewer the producer spills; consumers need no more. */
+    PRODUCER_REGISTERS = 56,
+    CONSUMER_REGISTERS = 224
 };
 
 /* Shared memory; every matrix is HD / 64 blocks of rows of 128 bytes. */
 template <int HD> struct memory {
     char q[CONSUMERS][ROWS * HD * 2];
     char k[STAGES][POSITIONS * HD * 2], v[STAGES][POSITIONS * HD * 2];
+    barrier q_full, q_empty;
     barrier k_full[STAGES], v_full[STAGES], k_empty[STAGES], v_empty[STAGES];
 };
 static_assert(sizeof(memory<64>) <= EAGER_WGMMA_SMEM(64) &&
@@ -49,92 +61,109 @@ struct pipe_state {
     int stage, parity;
 };
 
-__device__ __forceinline__ struct pipe_state pipe_at(int tile)
+__device__ __forceinline__ struct pipe_state after(struct pipe_state p)
 {
-    return {tile % STAGES, tile / STAGES & 1};
+    if (p.stage == STAGES - 1)
+        return {0, p.parity ^ 1};
+    return {p.stage + 1, p.parity};
+}
+
+/* ---- work ---------------------------------------------------------------------------------- */
+
+struct piece {
+    struct eager_tile tile;
+    int head, kvh;
+    int end, tiles; /* positions that some row sees, in so many tiles */
+};
+
+/* The n-th piece of this block; false: there is none. Pieces are dealt out to and fro, those with
+ * most positions first, so that blocks end together. */
+template <int BLOCKS>
+__device__ __forceinline__ bool take(struct piece *p, const struct eager_wgmma_args &a, int n)
+{
+    int across = a.prompt.heads / BLOCKS; /* pieces of a tile, for a cluster */
+    int clusters = gridDim.x / BLOCKS, cluster = blockIdx.x / BLOCKS;
+    int at = n * clusters + (n % 2 ? clusters - 1 - cluster : cluster);
+    if (at >= across * a.tiles)
+        return false;
+    p->tile = a.prompt.tile[at / across];
+    p->head = at % across * BLOCKS + blockIdx.x % BLOCKS;
+    p->kvh = p->head / (a.prompt.heads / a.prompt.kv_heads);
+    p->end = p->tile.position + p->tile.rows;
+    p->tiles = (p->end + POSITIONS - 1) / POSITIONS;
+    return true;
 }
 
 /* ---- producer ------------------------------------------------------------------------------ */
 
-/* Positions [from, from + POSITIONS) of one kv head into a stage. */
-template <int HD>
-__device__ __forceinline__ void fetch(char *stage, const void *pages,
-                                      const struct eager_prefill_args &a,
-                                      const struct eager_tile &tile, int kvh, int from, int end)
+/* Announces `bytes`, before any lane of this warp asks for them. */
+__device__ __forceinline__ void announce(barrier *full, int bytes)
 {
-    enum { PIECES = HD / 8, PER_PAGE = KV_PAGE * PIECES / GROUP_THREADS };
-    const int *table = a.page_table + tile.pages_at + from / KV_PAGE;
-    int piece = threadIdx.x % PIECES, row = threadIdx.x / PIECES;
-    unsigned to = shared_at(stage) + piece / 8 * (POSITIONS * 128);
-    size_t page[POSITIONS / KV_PAGE];
-#pragma unroll
-    for (int i = 0; i < POSITIONS / KV_PAGE; i++)
-        page[i] = from + i * KV_PAGE < end ? table[i] : 0;
-#pragma unroll
-    for (int i = 0; i < POSITIONS / KV_PAGE; i++) {
-        const bf16 *at = (const bf16 *)pages + (page[i] * a.kv_heads + kvh) * (KV_PAGE * HD);
-#pragma unroll
-        for (int j = 0; j < PER_PAGE; j++) {
-            int r = row + j * (GROUP_THREADS / PIECES), position = i * KV_PAGE + r;
-            copy16(to + swizzled(position, piece % 8), at + r * HD + piece * 8,
-                   from + position < end);
-        }
-    }
-    copies_commit();
+    if (threadIdx.x == 0)
+        barrier_expect(full, bytes);
+    __syncwarp();
 }
 
-/* Load number `load`, of this thread, is there: 0 the first keys, 1 the first values, 2 keys ... */
-template <int HD> __device__ __forceinline__ void announce(struct memory<HD> &m, int load)
+/* The row of this lane's page of tile t: of keys and values alike, and below zero where there is no
+ * such page, which is read as zeros. */
+__device__ __forceinline__ int row_of(const struct eager_wgmma_args &a, const struct piece &p,
+                                      int t)
 {
-    int stage = pipe_at(load / 2).stage;
-    barrier_arrive(load % 2 ? &m.v_full[stage] : &m.k_full[stage]);
+    int page = t * PAGES + threadIdx.x % PAGES;
+    if (page * KV_PAGE >= p.end)
+        return -KV_PAGE;
+    return (a.prompt.page_table[p.tile.pages_at + page] * a.prompt.kv_heads + p.kvh) * KV_PAGE;
 }
 
-/* Keys and values of all tiles in turn. Two loads stay in flight, but nothing is kept back while
- * this thread waits for a stage: consumers may need it to give that stage back. */
-template <int HD>
-__device__ __forceinline__ void produce(struct memory<HD> &m, const struct eager_prefill_args &a,
-                                        const struct eager_tile &tile, int kvh, int end, int tiles)
+/* A tile of keys or values into a stage: a lane has the box of one page and 64 columns. */
+template <int HD, int BLOCKS>
+__device__ __forceinline__ void bring(char *stage, const void *map, int row, barrier *full)
 {
-    int announced = 0;
-    for (int load = 0; load < 2 * tiles; load++) {
-        struct pipe_state t = pipe_at(load / 2);
-        bool values = load % 2;
-        barrier *empty = values ? &m.v_empty[t.stage] : &m.k_empty[t.stage];
-        if (!barrier_done(empty, t.parity ^ 1)) {
-            copies_wait<0>();
-            while (announced < load)
-                announce(m, announced++);
-            barrier_wait(empty, t.parity ^ 1);
+    int lane = threadIdx.x, page = lane % PAGES, part = lane / PAGES;
+    static_assert(PAGES * (HD / 64) <= 32, "a lane a box");
+    announce(full, POSITIONS * HD * 2);
+    if (lane < PAGES * (HD / 64) && page % BLOCKS == blockIdx.x % BLOCKS)
+        copy_box<(BLOCKS > 1)>(stage + part * (POSITIONS * 128) + page * (KV_PAGE * 128), map,
+                               part * 64, row, full, (1 << BLOCKS) - 1);
+}
+
+/* Beyond the tile's last row these are other rows of the step, or zeros. */
+template <int HD>
+__device__ __forceinline__ void
+bring_queries(struct memory<HD> &m, const struct eager_wgmma_args &a, const struct piece &p)
+{
+    int consumer = threadIdx.x % CONSUMERS, part = threadIdx.x / CONSUMERS;
+    announce(&m.q_full, sizeof m.q);
+    if (part < HD / 64)
+        copy_box<false>(m.q[consumer] + part * (ROWS * 128), &a.q, p.head * HD + part * 64,
+                        p.tile.first + consumer * ROWS, &m.q_full, 0);
+}
+
+/* One warp. Queries come behind the first keys, which may be there before the last piece is over.
+ */
+template <int HD, int BLOCKS>
+__device__ __forceinline__ void produce(struct memory<HD> &m, const struct eager_wgmma_args &a)
+{
+    struct pipe_state s = {0, 0};
+    struct piece p;
+    for (int n = 0; take<BLOCKS>(&p, a, n); n++) {
+        int next = row_of(a, p, 0);
+        for (int t = 0; t < p.tiles; t++, s = after(s)) {
+            int row = next;
+            next = row_of(a, p, t + 1); /* on its way while this waits */
+            barrier_wait(&m.k_empty[s.stage], s.parity ^ 1);
+            bring<HD, BLOCKS>(m.k[s.stage], &a.k, row, &m.k_full[s.stage]);
+            if (t == 0) {
+                barrier_wait(&m.q_empty, n % 2 ^ 1);
+                bring_queries<HD>(m, a, p);
+            }
+            barrier_wait(&m.v_empty[s.stage], s.parity ^ 1);
+            bring<HD, BLOCKS>(m.v[s.stage], &a.v, row, &m.v_full[s.stage]);
         }
-        fetch<HD>(values ? m.v[t.stage] : m.k[t.stage], values ? a.v_pages : a.k_pages, a, tile,
-                  kvh, load / 2 * POSITIONS, end);
-        copies_wait<2>();
-        while (announced < load - 1)
-            announce(m, announced++);
     }
-    copies_wait<0>();
-    while (announced < 2 * tiles)
-        announce(m, announced++);
 }
 
 /* ---- consumers ----------------------------------------------------------------------------- */
-
-/* This consumer's 64 query rows; rows at or beyond the tile's are the last one again. */
-template <int HD>
-__device__ __forceinline__ void take_queries(char *to, const struct eager_prefill_args &a,
-                                             const struct eager_tile &tile, int head, int consumer)
-{
-    enum { PIECES = HD / 8 };
-    for (int i = threadIdx.x % GROUP_THREADS; i < ROWS * PIECES; i += GROUP_THREADS) {
-        int row = i / PIECES, piece = i % PIECES, t = tile.first + min(row, tile.rows - 1);
-        copy16(shared_at(to) + piece / 8 * (ROWS * 128) + swizzled(row, piece % 8),
-               (const bf16 *)a.q16 + ((size_t)t * a.heads + head) * HD + piece * 8, true);
-    }
-    copies_commit();
-    copies_wait<0>();
-    named_sync(1 + consumer, GROUP_THREADS);
-}
 
 /* What a thread keeps of its two rows, row and row + 8: the running softmax. */
 template <int HD> struct rows {
@@ -219,19 +248,18 @@ __device__ __forceinline__ void pack(unsigned (&p)[POSITIONS / 16][4],
 }
 
 template <int HD>
-__device__ __forceinline__ void store(const struct eager_prefill_args &a,
-                                      const struct eager_tile &tile, struct rows<HD> &r, int head,
-                                      int row)
+__device__ __forceinline__ void store(const struct eager_prefill_args &a, const struct piece &p,
+                                      struct rows<HD> &r, int row)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float sum = r.sum[half];
         sum += __shfl_xor_sync(WARP_ALL, sum, 1);
         sum += __shfl_xor_sync(WARP_ALL, sum, 2);
-        if (row + half * 8 >= tile.rows)
+        if (row + half * 8 >= p.tile.rows)
             continue;
         size_t at =
-            ((size_t)(tile.first + row + half * 8) * a.heads + head) * HD + threadIdx.x % 4 * 2;
+            ((size_t)(p.tile.first + row + half * 8) * a.heads + p.head) * HD + threadIdx.x % 4 * 2;
         float inv = 1.0f / sum;
 #pragma unroll
         for (int n = 0; n < HD / 8; n++) {
@@ -244,126 +272,188 @@ __device__ __forceinline__ void store(const struct eager_prefill_args &a,
     }
 }
 
-/* Named barriers: one a consumer for its queries, one for its turn. */
-enum { TURN = 1 + CONSUMERS };
+/* Named barriers: one for both consumers, one a consumer for its turn. */
+enum { TOGETHER = 1, TURN = 2 };
 
 __device__ __forceinline__ void await_turn(int consumer)
 {
     if (PINGPONG)
-        named_sync(TURN + consumer, 2 * GROUP_THREADS);
+        named_sync(TURN + consumer, CONSUMERS * GROUP_THREADS);
 }
 
 __device__ __forceinline__ void pass_on(int consumer)
 {
     if (PINGPONG)
-        named_arrive(TURN + (consumer ^ 1), 2 * GROUP_THREADS);
+        named_arrive(TURN + (consumer ^ 1), CONSUMERS * GROUP_THREADS);
 }
 
-__device__ __forceinline__ void give_back(barrier *empty)
+/* To all who write there. */
+template <int BLOCKS> __device__ __forceinline__ void give_back(barrier *empty)
 {
-    if (threadIdx.x % 32 == 0)
+    int lane = threadIdx.x % 32;
+    if (BLOCKS == 1 && lane == 0)
         barrier_arrive(empty);
+    if (BLOCKS > 1 && lane < BLOCKS)
+        barrier_arrive_at<false>(empty, lane);
 }
 
-template <int HD>
-__device__ __forceinline__ void consume(struct memory<HD> &m, const struct eager_prefill_args &a,
-                                        const struct eager_tile &tile, int head, int consumer,
-                                        bool stores, int tiles)
+/* Values from position `from` of a tile to the end of its page become nothing: what lay there may
+ * not be a number, and 0 times that is none either. */
+template <int HD> __device__ __forceinline__ void clear(char *v, int from)
 {
-    int row = threadIdx.x % GROUP_THREADS / 32 * 16 + threadIdx.x % 32 / 4;
-    int last = tile.position + row - threadIdx.x % 4 * 2; /* so that columns count from 0 */
-    float scale = a.scale * 1.44269504f, s[POSITIONS / 2];
-    unsigned p[POSITIONS / 16][4], q = shared_at(m.q[consumer]);
-    rows<HD> r = {{-INFINITY, -INFINITY}}; /* and sums of 0 */
-    take_queries<HD>(m.q[consumer], a, tile, head, consumer);
-    if (consumer == 1)
-        pass_on(consumer); /* the first turn is consumer 0's */
-    barrier_wait(&m.k_full[0], 0);
+    int count = (KV_PAGE - from % KV_PAGE) * (HD / 8);
+    for (int i = threadIdx.x - GROUP_THREADS; i < count; i += CONSUMERS * GROUP_THREADS) {
+        int row = from + i / (HD / 8), piece = i % (HD / 8);
+        *(uint4 *)(v + piece / 8 * (POSITIONS * 128) + swizzled(row, piece % 8)) =
+            make_uint4(0, 0, 0, 0);
+    }
+    written_for_async();
+    named_sync(TOGETHER, CONSUMERS * GROUP_THREADS);
+}
+
+/* What a consumer keeps from piece to piece. */
+struct consumer {
+    int number, row; /* row: of the tile, the first of this thread's two */
+    float scale;
+    struct pipe_state now; /* of the tile whose scores it has or wants next */
+};
+
+/* All tiles of a piece; r: the sums. */
+template <int HD, int BLOCKS>
+__device__ __forceinline__ void attend(struct memory<HD> &m, struct consumer &c,
+                                       const struct piece &work, struct rows<HD> &r)
+{
+    int first_row = work.tile.position + c.row / 16 * 16;        /* of this warp */
+    int last = work.tile.position + c.row - threadIdx.x % 4 * 2; /* so that columns count from 0 */
+    float s[POSITIONS / 2];
+    unsigned p[POSITIONS / 16][4], q = shared_at(m.q[c.number]);
+    struct pipe_state next = after(c.now);
+    barrier_wait(&m.k_full[c.now.stage], c.now.parity);
     wgmma_begin();
-    score<HD>(s, q, shared_at(m.k[0]));
+    score<HD>(s, q, shared_at(m.k[c.now.stage]));
     wgmma_wait<0>();
     settle(s);
-    give_back(&m.k_empty[0]);
-    mask(s, 0, last);
-    soften<HD>(s, r, scale);
+    give_back<BLOCKS>(&m.k_empty[c.now.stage]);
+    if (work.tiles == 1)
+        give_back<1>(&m.q_empty);
+    if (POSITIONS - 1 > first_row)
+        mask(s, 0, last);
+    soften<HD>(s, r, c.scale);
     pack(p, s);
-    if (tiles > 1)
-        barrier_wait(&m.k_full[1], 0);
-    for (int i = 1; i < tiles; i++) {
-        struct pipe_state now = pipe_at(i), before = pipe_at(i - 1), next = pipe_at(i + 1);
-        await_turn(consumer);
-        wgmma_begin();
-        score<HD>(s, q, shared_at(m.k[now.stage]));
+    if (work.tiles > 1)
+        barrier_wait(&m.k_full[next.stage], next.parity);
+    for (int i = 1; i < work.tiles; i++) {
+        struct pipe_state before = c.now;
+        c.now = next;
+        next = after(next);
+        await_turn(c.number);
         barrier_wait(&m.v_full[before.stage], before.parity);
+        wgmma_begin();
+        score<HD>(s, q, shared_at(m.k[c.now.stage]));
         add<HD>(r, p, shared_at(m.v[before.stage]));
-        pass_on(consumer);
+        pass_on(c.number);
         wgmma_wait<1>();
         settle(s);
-        give_back(&m.k_empty[now.stage]);
-        if ((i + 1) * POSITIONS - 1 > tile.position + row / 16 * 16)
+        give_back<BLOCKS>(&m.k_empty[c.now.stage]);
+        if (i + 1 == work.tiles)
+            give_back<1>(&m.q_empty);
+        if ((i + 1) * POSITIONS - 1 > first_row)
             mask(s, i * POSITIONS, last);
-        soften<HD>(s, r, scale);
+        soften<HD>(s, r, c.scale);
         settle(s);
         /* With nothing that loops between the two, ptxas waits for O before the exponentials. */
-        if (i + 1 < tiles)
+        if (i + 1 < work.tiles)
             barrier_wait(&m.k_full[next.stage], next.parity);
         wgmma_wait<0>();
         settle(r.o);
-        give_back(&m.v_empty[before.stage]);
+        give_back<BLOCKS>(&m.v_empty[before.stage]);
         rescale<HD>(r);
         pack(p, s);
     }
-    struct pipe_state end = pipe_at(tiles - 1);
-    barrier_wait(&m.v_full[end.stage], end.parity);
+    barrier_wait(&m.v_full[c.now.stage], c.now.parity);
+    if (work.end % KV_PAGE)
+        clear<HD>(m.v[c.now.stage], work.end - (work.tiles - 1) * POSITIONS);
     wgmma_begin();
-    add<HD>(r, p, shared_at(m.v[end.stage]));
+    add<HD>(r, p, shared_at(m.v[c.now.stage]));
     wgmma_wait<0>();
     settle(r.o);
-    if (stores)
-        store<HD>(a, tile, r, head, row);
+    give_back<BLOCKS>(&m.v_empty[c.now.stage]);
+    c.now = next;
+}
+
+template <int HD, int BLOCKS>
+__device__ __forceinline__ void consume(struct memory<HD> &m, const struct eager_wgmma_args &a,
+                                        int number)
+{
+    int row = threadIdx.x % GROUP_THREADS / 32 * 16 + threadIdx.x % 32 / 4;
+    struct consumer c = {number, number * ROWS + row, a.prompt.scale * 1.44269504f, {0, 0}};
+    struct piece p;
+    if (number == 1)
+        pass_on(number); /* the first turn is consumer 0's */
+    for (int n = 0; take<BLOCKS>(&p, a, n); n++) {
+        struct rows<HD> r = {
+            {
+                -INFINITY, -INFINITY
+            }
+        }; /* and sums of 0 */
+        barrier_wait(&m.q_full, n % 2);
+        attend<HD, BLOCKS>(m, c, p, r);
+        store<HD>(a.prompt, p, r, c.row);
+    }
 }
 
 /* ---- entry --------------------------------------------------------------------------------- */
 
-template <int HD> __device__ __forceinline__ void prefill(const struct eager_prefill_args &a)
+/* All blocks of the cluster are there. */
+template <int BLOCKS> __device__ __forceinline__ void meet()
 {
-    extern __shared__ __align__(1024) char shared[];
-    struct memory<HD> &m = *(struct memory<HD> *)shared;
-    int part = threadIdx.x / GROUP_THREADS, group = a.heads / a.kv_heads;
-    int pairs = (group + 1) / 2, kvh = blockIdx.x / pairs;
-    if (threadIdx.x == 0)
-        for (int i = 0; i < STAGES; i++) {
-            barrier_init(&m.k_full[i], GROUP_THREADS);
-            barrier_init(&m.v_full[i], GROUP_THREADS);
-            barrier_init(&m.k_empty[i], CONSUMERS * 4);
-            barrier_init(&m.v_empty[i], CONSUMERS * 4);
-        }
     __syncthreads();
-    release_next();
-    after_previous();
-    struct eager_tile tile = a.tile[blockIdx.y];
-    int end = tile.position + tile.rows, tiles = (end + POSITIONS - 1) / POSITIONS;
-    if (part == 0) {
-        registers_give<40>();
-        produce<HD>(m, a, tile, kvh, end, tiles);
-    } else {
-        registers_take<232>();
-        int member = blockIdx.x % pairs * 2 + part - 1;
-        consume<HD>(m, a, tile, kvh * group + min(member, group - 1), part - 1, member < group,
-                    tiles);
+    if (BLOCKS > 1) {
+        cluster_come();
+        cluster_wait();
     }
 }
 
-KERNEL __launch_bounds__((1 + CONSUMERS) * GROUP_THREADS, 1)
-    eager_wgmma_64(const __grid_constant__ struct eager_prefill_args a)
+template <int HD, int BLOCKS>
+__device__ __forceinline__ void prefill(const struct eager_wgmma_args &a)
 {
-    prefill<64>(a);
+    extern __shared__ __align__(1024) char shared[];
+    struct memory<HD> &m = *(struct memory<HD> *)shared;
+    enum { ALL = BLOCKS * CONSUMERS * (GROUP_THREADS / 32) }; /* warps that read a stage */
+    if (threadIdx.x == 0) {
+        barrier_init(&m.q_full, 1);
+        barrier_init(&m.q_empty, ALL / BLOCKS);
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(&m.k_full[i], 1);
+            barrier_init(&m.v_full[i], 1);
+            barrier_init(&m.k_empty[i], ALL);
+            barrier_init(&m.v_empty[i], ALL);
+        }
+        barriers_ready();
+    }
+    meet<BLOCKS>();
+    release_next();
+    after_previous();
+    if (threadIdx.x < GROUP_THREADS) {
+        registers_give<PRODUCER_REGISTERS>();
+        if (threadIdx.x < 32)
+            produce<HD, BLOCKS>(m, a);
+    } else {
+        registers_take<CONSUMER_REGISTERS>();
+        consume<HD, BLOCKS>(m, a, threadIdx.x / GROUP_THREADS - 1);
+    }
+    if (BLOCKS > 1)
+        meet<BLOCKS>(); /* its pages and arrivals come to the other block as well */
 }
 
-KERNEL __launch_bounds__((1 + CONSUMERS) * GROUP_THREADS, 1)
-    eager_wgmma_128(const __grid_constant__ struct eager_prefill_args a)
-{
-    prefill<128>(a);
-}
+#define EAGER_WGMMA(name, head_dim, blocks)                      \
+    KERNEL __launch_bounds__((1 + CONSUMERS) * GROUP_THREADS, 1) \
+        name(const __grid_constant__ struct eager_wgmma_args a)  \
+    {                                                            \
+        prefill<head_dim, blocks>(a);                            \
+    }
+EAGER_WGMMA(eager_wgmma_64, 64, 1)
+EAGER_WGMMA(eager_wgmma_128, 128, 1)
+EAGER_WGMMA(eager_wgmma_128_2, 128, 2)
 
 #endif

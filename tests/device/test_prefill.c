@@ -15,6 +15,7 @@
 #include "engine/cuda/cuda_backend.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/hook.h"
+#include "engine/cuda/prefill.h"
 #include "engine/cuda/walk.h"
 #include "engine/quant.h"
 #include "tests/device/device_test.h"
@@ -25,10 +26,8 @@ enum { LONGEST = 16384, MOST_TILES = LONGEST / EAGER_TILE + 1, RUNS = 12, HEAD_M
 static const struct heads {
     const char *name;
     int32_t heads, kv_heads, head_dim;
-} shape[] = {{"llama-3.2-1b", 32, 8, 64},
-             {"qwen3-1.7b", 16, 8, 128},
-             {"qwen3-4b", 32, 8, 128},
-             {"group of 7", 28, 4, 64}};
+} shape[] = {{"llama-3.2-1b", 32, 8, 64},  {"qwen3-1.7b", 16, 8, 128}, {"qwen3-4b", 32, 8, 128},
+             {"llama-3.2-3b", 24, 8, 128}, {"group of 7", 28, 4, 64},  {"llama-2-7b", 32, 32, 128}};
 
 /* `count` tokens that end a sequence of `context`. */
 static const struct prompt {
@@ -39,10 +38,10 @@ struct run {
     struct rig *rig;
     const struct heads *h;
     struct prompt p;
-    int32_t tiles;
-    uint16_t *q, *k, *v, *a; /* on the host: q and a are the sequence's last rows */
-    void *device[4];         /* q, k, v, a */
-    struct eager_tile *tile; /* device */
+    uint16_t *q, *k, *v, *a;    /* on the host: q and a are the sequence's last rows */
+    void *device[4];            /* q, k, v, a */
+    struct eager_tile *tile[2]; /* device: the plain kernel's, and those of this device's */
+    int32_t tiles[2];
     int32_t *table;
 };
 
@@ -77,6 +76,15 @@ static uint16_t *draw(size_t n, uint64_t *state, float scale)
     return p;
 }
 
+/* No number in the positions of the last page that are not the sequence's. */
+static void spoil(struct run *r)
+{
+    for (int32_t at = r->p.context; at % KV_PAGE; at++)
+        for (int32_t kvh = 0; kvh < r->h->kv_heads; kvh++)
+            for (int32_t d = 0; d < r->h->head_dim; d++)
+                r->k[kv_at(r, at, kvh) + (size_t)d] = r->v[kv_at(r, at, kvh) + (size_t)d] = 0x7fc0;
+}
+
 static int send(struct run *r, struct err *e)
 {
     size_t n = row_of(r) * (size_t)r->p.count;
@@ -88,16 +96,16 @@ static int send(struct run *r, struct err *e)
             CU(cudaMemcpy(r->device[i], from[i], bytes[i], cudaMemcpyHostToDevice));
     }
     struct eager_tile *tile = xcalloc(MOST_TILES, sizeof *tile);
+    const int32_t rows[] = {EAGER_TILE, prefill_rows(r->rig->b)};
     int32_t *table = xmalloc(pages_of(r) * sizeof *table);
-    for (int32_t at = (r->p.count - 1) / EAGER_TILE * EAGER_TILE; at >= 0; at -= EAGER_TILE) {
-        int32_t rows = r->p.count - at < EAGER_TILE ? r->p.count - at : EAGER_TILE;
-        tile[r->tiles++] = (struct eager_tile){at, rows, r->p.context - r->p.count + at, 0};
-    }
     for (size_t i = 0; i < pages_of(r); i++)
         table[i] = (int32_t)(pages_of(r) - 1 - i);
-    CU(cudaMalloc((void **)&r->tile, MOST_TILES * sizeof *tile));
     CU(cudaMalloc((void **)&r->table, pages_of(r) * sizeof *table));
-    CU(cudaMemcpy(r->tile, tile, MOST_TILES * sizeof *tile, cudaMemcpyHostToDevice));
+    for (int i = 0; i < 2; i++) {
+        r->tiles[i] = prefill_tiles(tile, rows[i], 0, r->p.count, r->p.context, 0);
+        CU(cudaMalloc((void **)&r->tile[i], MOST_TILES * sizeof *tile));
+        CU(cudaMemcpy(r->tile[i], tile, MOST_TILES * sizeof *tile, cudaMemcpyHostToDevice));
+    }
     CU(cudaMemcpy(r->table, table, pages_of(r) * sizeof *table, cudaMemcpyHostToDevice));
     free(tile);
     free(table);
@@ -108,7 +116,8 @@ static void drop(struct run *r)
 {
     for (int i = 0; i < 4; i++)
         cudaFree(r->device[i]);
-    cudaFree(r->tile);
+    cudaFree(r->tile[0]);
+    cudaFree(r->tile[1]);
     cudaFree(r->table);
     free(r->q);
     free(r->k);
@@ -116,35 +125,41 @@ static void drop(struct run *r)
     free(r->a);
 }
 
-/* One launch of the plain kernel (wgmma NULL), or of that one. */
-static int go(struct run *r, cudaKernel_t wgmma, struct err *e)
+static struct prefill what(const struct run *r, bool hopper)
 {
-    struct walk w = {.b = r->rig->b, .stream = r->rig->b->stream};
     const struct heads *h = r->h;
-    int32_t pairs = (h->heads / h->kv_heads + 1) / 2;
-    struct eager_prefill_args a = {.tile = r->tile,
-                                   .q16 = r->device[0],
-                                   .k_pages = r->device[1],
-                                   .v_pages = r->device[2],
-                                   .page_table = r->table,
-                                   .a16 = r->device[3],
-                                   .heads = h->heads,
-                                   .kv_heads = h->kv_heads,
-                                   .scale = (float)(1 / sqrt((double)h->head_dim))};
-    void *parameter[] = {&a};
-    if (!wgmma)
-        return launch(&w, h->head_dim == 64 ? PRIM_PREFILL_64 : PRIM_PREFILL_128,
-                      (dim3){(unsigned)r->tiles, (unsigned)h->heads, 1}, 128,
-                      4 * 64 * (h->head_dim + 8) * 2, &a, e);
-    CU(cudaLaunchKernel((const void *)wgmma,
-                        (dim3){(unsigned)(h->kv_heads * pairs), (unsigned)r->tiles, 1},
-                        (dim3){EAGER_WGMMA_THREADS, 1, 1}, parameter,
-                        (size_t)EAGER_WGMMA_SMEM(h->head_dim), w.stream));
-    return 0;
+    return (struct prefill){{.tile = r->tile[hopper],
+                             .q16 = r->device[0],
+                             .k_pages = r->device[1],
+                             .v_pages = r->device[2],
+                             .page_table = r->table,
+                             .a16 = r->device[3],
+                             .heads = h->heads,
+                             .kv_heads = h->kv_heads,
+                             .scale = (float)(1 / sqrt((double)h->head_dim))},
+                            h->head_dim,
+                            r->tiles[hopper],
+                            r->p.count};
+}
+
+/* One launch of the plain kernel (hopper NULL), or of that one in its place. */
+static int go(struct run *r, cudaKernel_t hopper, struct err *e)
+{
+    struct backend *b = r->rig->b;
+    struct walk w = {.b = b, .stream = b->stream};
+    struct prefill p = what(r, hopper != NULL);
+    if (!hopper)
+        return prefill_launch_plain(&w, &p, e);
+    enum primitive variant = prefill_variant(b, &p);
+    cudaKernel_t own = b->primitive[variant];
+    b->primitive[variant] = hopper;
+    int bad = prefill_launch(&w, &p, e);
+    b->primitive[variant] = own;
+    return bad;
 }
 
 /* Runs and times it; leaves the outputs in r->a. */
-static double timed(struct run *r, cudaKernel_t wgmma, struct err *e)
+static double timed(struct run *r, cudaKernel_t hopper, struct err *e)
 {
     struct spare *spare = &r->rig->b->spare;
     size_t bytes = row_of(r) * (size_t)r->p.count * 2;
@@ -152,7 +167,7 @@ static double timed(struct run *r, cudaKernel_t wgmma, struct err *e)
     cudaMemset(r->device[3], 0xff, bytes);
     for (int i = 0; i < RUNS; i++) {
         cudaEventRecord(spare->event[2], r->rig->b->stream);
-        if (go(r, wgmma, e))
+        if (go(r, hopper, e))
             return -1;
         cudaEventRecord(spare->event[3], r->rig->b->stream);
         cudaError_t code = cudaEventSynchronize(spare->event[3]);
@@ -228,6 +243,7 @@ static void compare(struct rig *rig, const struct heads *h, struct prompt p, cud
     r.q = draw(n, &state, 2);
     r.k = draw(kv_elements(&r), &state, 2);
     r.v = draw(kv_elements(&r), &state, 1);
+    spoil(&r);
     r.a = xmalloc(n * 2);
     uint16_t *first = xmalloc(n * 2);
     if (send(&r, &e) == 0 && (mma = timed(&r, NULL, &e)) > 0) {
@@ -250,24 +266,35 @@ static void compare(struct rig *rig, const struct heads *h, struct prompt p, cud
     drop(&r);
 }
 
+static enum primitive variant_of(const struct rig *r, const struct heads *h)
+{
+    struct run run = {.h = h};
+    struct prefill p = what(&run, true);
+    return prefill_variant(r->b, &p);
+}
+
 /* The Hopper kernel without its consumers taking turns at issuing products: what those are worth.
  */
-static cudaKernel_t without_turns(const struct rig *r, cudaLibrary_t *library, int32_t head_dim)
+static cudaKernel_t without_turns(const struct rig *r, cudaLibrary_t *library,
+                                  const struct heads *h)
 {
     const char *root = getenv("WHET_SOURCE_ROOT") ? getenv("WHET_SOURCE_ROOT") : ".";
     const char *option[] = {"-DPINGPONG=0"};
     char path[4096], why[WHY_SIZE];
     size_t size;
     cudaKernel_t k = NULL;
-    if (!r->b->primitive[PRIM_WGMMA_64])
+    enum primitive variant = variant_of(r, h);
+    if (!r->b->primitive[variant])
         return NULL;
     snprintf(path, sizeof path, "%s/kernels/cuda/eager_wgmma.cu", root);
     char *cubin = cuda_build(root, path, rig_arch(r), option, 1, &size, why);
     bool ok = cubin && !cudaLibraryLoadData(library, cubin, NULL, NULL, 0, NULL, NULL, 0) &&
               !cudaLibraryGetKernel(&k, *library,
-                                    head_dim == 64 ? "eager_wgmma_64" : "eager_wgmma_128") &&
+                                    variant == PRIM_WGMMA_64    ? "eager_wgmma_64"
+                                    : variant == PRIM_WGMMA_128 ? "eager_wgmma_128"
+                                                                : "eager_wgmma_128_2") &&
               !cudaFuncSetAttribute((const void *)k, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    EAGER_WGMMA_SMEM(head_dim));
+                                    EAGER_WGMMA_SMEM(h->head_dim));
     check(ok, false, "eager_wgmma.cu without ping-pong: %s", cubin ? "does not load" : why);
     free(cubin);
     return ok ? k : NULL;
@@ -280,10 +307,9 @@ void test_prefill(void)
     if (rig_open(&rig, &whet_backend_cuda, m, 64, 64, 8))
         for (size_t s = 0; s < sizeof shape / sizeof *shape; s++) {
             cudaLibrary_t library = NULL;
-            cudaKernel_t other = without_turns(&rig, &library, shape[s].head_dim);
+            cudaKernel_t other = without_turns(&rig, &library, &shape[s]);
             for (size_t i = 0; i < sizeof prompt / sizeof *prompt; i++)
-                compare(&rig, &shape[s], prompt[i],
-                        rig.b->primitive[shape[s].head_dim == 64 ? PRIM_WGMMA_64 : PRIM_WGMMA_128],
+                compare(&rig, &shape[s], prompt[i], rig.b->primitive[variant_of(&rig, &shape[s])],
                         other);
             if (library)
                 cudaLibraryUnload(library);

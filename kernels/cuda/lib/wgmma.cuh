@@ -54,11 +54,17 @@ __device__ __forceinline__ void copies_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
+/* What this thread wrote to shared memory is there for wgmma and for bulk copies, too. */
+__device__ __forceinline__ void written_for_async()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 /* All of this thread's copies but those of the last N commits are there, for wgmma too. */
 template <int N> __device__ __forceinline__ void copies_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    written_for_async();
 }
 
 /* ---- registers ----------------------------------------------------------------------------- */

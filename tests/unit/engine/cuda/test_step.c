@@ -197,14 +197,14 @@ static void decodes_beside_a_prompt_have_their_own_slots_template(void **state)
     choose(&b, &s, true, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_ATTN], &k);
     assert_int_equal(c.lead, 3);
-    choose_tiles(&s, &c);
+    choose_tiles(&b, &s, &c);
     assert_int_equal(c.singles, 0);
     assert_int_equal(c.tiles, 4);
     struct span long_one[] = {span[0], {1, 1, 1010, 44}, span[2], span[3]};
     s.span = long_one; /* a decode beyond what the kernel takes */
     choose(&b, &s, true, NULL, &c);
     assert_ptr_equal(c.kernel[REGION_ATTN], &b.eager[REGION_ATTN]);
-    choose_tiles(&s, &c);
+    choose_tiles(&b, &s, &c);
     assert_int_equal(c.singles, 3);
     k.m_max = 2;
     s.span = span;
@@ -229,7 +229,8 @@ static void the_first_tokens_are_nobodys_tiles_where_a_template_takes_them(void 
     struct step_block block = attention_block();
     const struct span span[] = {{0, 1, 50, 0}, {1, 1, 60, 4}, {2, 3, 3, 8}, {5, 1, 7, 9}};
     struct step s = {.m = 6, .spans = 4, .span = span};
-    struct walk w = {.lead = 2};
+    struct backend b = {.model = &model};
+    struct walk w = {.b = &b, .lead = 2};
     fill_attention(&s, &block, &w);
     assert_int_equal(w.tiles, 1);
     assert_int_equal(block.tile[0].first, 2);
@@ -243,15 +244,35 @@ static void runs_become_tiles_and_single_tokens_a_list(void **state)
     struct step_block block = attention_block();
     const struct span span[] = {{0, 1, 50, 0}, {1, 130, 200, 4}, {131, 1, 7, 17}, {132, 2, 2, 18}};
     struct step s = {.m = 134, .spans = 4, .span = span};
-    struct walk w = {0};
+    struct backend b = {.model = &model};
+    struct walk w = {.b = &b};
     fill_attention(&s, &block, &w);
     assert_int_equal(w.singles, 2);
     assert_int_equal(block.single[0], 131);
     assert_int_equal(block.single[1], 0);
     assert_int_equal(w.tiles, 4);
     const struct eager_tile want[] = {
-        {132, 2, 0, 18}, {129, 2, 198, 4}, {65, 64, 134, 4}, {1, 64, 70, 4}};
+        {129, 2, 198, 4}, {65, 64, 134, 4}, {1, 64, 70, 4}, {132, 2, 0, 18}};
+    assert_memory_equal(block.tile, want, sizeof want); /* those with most positions first */
+}
+
+static void tiles_of_hopper_have_more_rows(void **state)
+{
+    (void)state;
+    struct step_block block = attention_block();
+    const struct span span[] = {{0, 130, 130, 0}, {130, 200, 200, 9}};
+    struct step s = {.m = 330, .spans = 2, .span = span};
+    struct backend b = {.model = &model, .tensor_map = &b};
+    struct walk w = {.b = &b};
+    struct kernel_choice c = {0};
+    b.primitive[PRIM_WGMMA_64] = (cudaKernel_t)(void *)&b; /* there is one */
+    fill_attention(&s, &block, &w);
+    const struct eager_tile want[] = {
+        {258, 72, 128, 9}, {128, 2, 128, 0}, {0, 128, 0, 0}, {130, 128, 0, 9}};
+    assert_int_equal(w.tiles, 4);
     assert_memory_equal(block.tile, want, sizeof want);
+    choose_tiles(&b, &s, &c);
+    assert_int_equal(c.tiles, w.tiles);
 }
 
 static void a_step_beyond_the_limits_is_refused_by_name(void **state)
@@ -421,6 +442,7 @@ int main(void)
         cmocka_unit_test(decodes_beside_a_prompt_have_their_own_slots_template),
         cmocka_unit_test(the_first_tokens_are_nobodys_tiles_where_a_template_takes_them),
         cmocka_unit_test(runs_become_tiles_and_single_tokens_a_list),
+        cmocka_unit_test(tiles_of_hopper_have_more_rows),
         cmocka_unit_test(a_step_beyond_the_limits_is_refused_by_name),
         cmocka_unit_test(a_token_may_be_a_row_of_the_step_under_way_and_of_no_other),
         cmocka_unit_test(a_step_that_fails_says_whether_the_device_is_lost),
