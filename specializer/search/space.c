@@ -131,8 +131,11 @@ static void list_drawn(struct listing *l, uint64_t seed)
     for (int i = 0; i < DRAWS && l->n < l->room; i++) {
         uint8_t index[KNOBS_MAX] = {0};
         uint64_t bits = hash_mix(seed + (uint64_t)i);
-        for (int k = 0; k < l->template->knobs; k++, bits = hash_mix(bits))
-            index[k] = (uint8_t)(bits % (uint64_t)l->template->knob[k].values);
+        for (int k = 0; k < l->template->knobs; k++, bits = hash_mix(bits)) {
+            uint64_t values = (uint64_t)l->template->knob[k].values;
+            bool power = (values & (values - 1)) == 0; /* mostly; and a division is dear */
+            index[k] = (uint8_t)(power ? bits & (values - 1) : bits % values);
+        }
         if (belongs(l, index))
             keep(l, index);
     }

@@ -13,7 +13,7 @@
 #include "tune/ablate.h"
 #include "tune/report.h"
 
-enum { SEEDS = SANITIZED ? 4 : 20 };
+enum { SEEDS = SANITIZED ? 4 : 12 };
 static struct tables tables;
 
 static int open_named(const char *name)
