@@ -154,8 +154,8 @@ static int64_t kv_offset(const struct attn_args *a, const struct span *s, int32_
     return ((page * a->kv_heads + kvh) * KV_PAGE + j % KV_PAGE) * a->head_dim;
 }
 
-static void attend(const struct attn_args *a, const struct span *s, const float *q, int32_t kvh,
-                   int32_t n, double *p, double *out)
+FOR_WIDER_CORES static void attend(const struct attn_args *a, const struct span *s, const float *q,
+                                   int32_t kvh, int32_t n, double *p, double *out)
 {
     const float *k = a->k_pages, *v = a->v_pages;
     double top = -HUGE_VAL, sum = 0;
@@ -171,8 +171,9 @@ static void attend(const struct attn_args *a, const struct span *s, const float 
         sum += p[j] = exp(p[j] - top);
     for (int32_t j = 0; j < n; j++) {
         const float *value = v + kv_offset(a, s, j, kvh);
+        const double share = p[j] / sum; /* divided once: `out` might be `p` to a compiler */
         for (int32_t d = 0; d < a->head_dim; d++)
-            out[d] += p[j] / sum * (double)value[d];
+            out[d] += share * (double)value[d];
     }
 }
 

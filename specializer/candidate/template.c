@@ -357,19 +357,38 @@ static void add_source(struct sources *s, const struct kernel_source *file)
         return;
     s->seen[s->n++] = file;
     s->hash = hash_text(hash_text(s->hash, file->name), file->text);
+    static const char include[] = "#include \"";
     for (const char *line = file->text; line; line = strchr(line, '\n')) {
         char included[200];
         line += *line == '\n';
-        if (sscanf(line, "#include \"%199[^\"]\"", included) == 1)
+        /* sscanf() reads all that follows to its end first */
+        if (strncmp(line, include, sizeof include - 1) == 0 &&
+            sscanf(line + sizeof include - 1, "%199[^\"]\"", included) == 1)
             add_source(s, source_find(included));
     }
 }
 
-void template_source_hash(const struct template *t, char out[17])
+static uint64_t source_hash(const struct template *t)
 {
     struct sources s = {.hash = HASH_START};
     char name[80];
     template_path(t, name, sizeof name);
     add_source(&s, source_find(name));
-    hash_hex(s.hash, out);
+    return s.hash;
+}
+
+/* Asked for every candidate and every row of the store, and the same as long as the process runs.
+ */
+void template_source_hash(const struct template *t, char out[17])
+{
+    enum { KEPT_MOST = 256 };
+    static _Atomic uint64_t kept[KEPT_MOST]; /* 0: not made yet */
+    const int i = template_index(t);
+    uint64_t hash = i < KEPT_MOST ? kept[i] : 0;
+    if (hash == 0) {
+        hash = source_hash(t);
+        if (i < KEPT_MOST)
+            kept[i] = hash;
+    }
+    hash_hex(hash, out);
 }

@@ -186,7 +186,12 @@ def parse_events(content):
     return chunks
 
 
+# Files whose tests wait for searches: begun first, or two processes would not end together.
+LONG = ("test_drills.py", "test_fleet.py", "test_tune.py", "test_classes.py", "test_ranks.py")
+
+
 def pytest_collection_modifyitems(items):
+    items.sort(key=lambda i: LONG.index(i.path.name) if i.path.name in LONG else len(LONG))
     on_gpu = [i for i in items if i.get_closest_marker("gpu")]
     if not os.environ.get("WHET_TEST_CUDA"):
         for item in on_gpu:

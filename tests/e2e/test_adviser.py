@@ -55,7 +55,7 @@ def asked(s):
     return sum(n for outcome, n in counted(s).items() if outcome != "heuristic")
 
 
-@pytest.mark.timing  # a batch under a sanitizer takes minutes
+@pytest.mark.once  # a batch under a sanitizer takes minutes
 def test_a_server_that_asks_itself_serves_on_and_ends(start, tmp_path):
     (tmp_path / "key").write_text("boss\n")
     s = start_on_a_known_port(start, lambda port: [
@@ -96,7 +96,7 @@ class Echo(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.timing  # a batch under a sanitizer takes minutes
+@pytest.mark.once  # a batch under a sanitizer takes minutes
 def test_the_key_is_nowhere_but_in_the_header(start, tmp_path):
     secret = "sk-of-the-endpoint-0123456789"
     (tmp_path / "key").write_text("boss\n")
@@ -207,7 +207,7 @@ def first_of_the_list(body):
          "priority": [c["id"] for c in region["candidates"][:2]], "hints": {}, "risks": []}]})
 
 
-@pytest.mark.timing  # a batch under a sanitizer takes minutes
+@pytest.mark.once  # a batch under a sanitizer takes minutes
 def test_a_person_can_be_the_adviser_of_a_server(start, mailbox, tmp_path):
     (tmp_path / "key").write_text("boss\n")
     box = mailbox(first_of_the_list)

@@ -10,7 +10,7 @@ from conftest import PATIENCE, WHATEVER_SPEED
 from load import Load
 from test_admin import get, send, slots
 
-pytestmark = pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+pytestmark = pytest.mark.once  # the search has to get somewhere: minutes under sanitizers
 
 # Attention's v and ffn_down of 14 of the 30 layers have more bits.
 MIXED = "random:smollm2-135m:q4_0+q8_0"

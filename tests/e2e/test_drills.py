@@ -16,7 +16,7 @@ import pytest
 from conftest import BINARY, WHATEVER_SPEED, Server
 from load import Load
 
-pytestmark = pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+pytestmark = pytest.mark.once  # the search has to get somewhere: minutes under sanitizers
 PROMPTS = ["The capital of France is", "Once upon a time", "def add(a, b):"]
 PATIENCE = 1200
 LEGAL = {"proposed", "built", "probed", "benched", "shadowed", "canary", "active", "retired",
@@ -101,11 +101,12 @@ def wait_until(what, explain):
         time.sleep(0.02)
 
 
-def children(pid):
-    """Every process below `pid`: its id, its name and whether its parent is `pid` itself."""
+def children(pid, others):
+    """Every process below `pid`: its id, its name and whether its parent is `pid` itself. Who is none is
+    added to `others` and not looked at again: to read all of /proc so often takes a third of a core."""
     found, parents = [], {}
     for entry in os.listdir("/proc"):
-        if not entry.isdigit():
+        if not entry.isdigit() or int(entry) in others:
             continue
         with contextlib.suppress(OSError), open(f"/proc/{entry}/stat") as f:
             name, rest = f.read().rsplit(")", 1)
@@ -115,15 +116,16 @@ def children(pid):
         below |= {p for p, (parent, _) in parents.items() if parent in below}
     for p in below - {pid}:
         found.append((p, parents[p][1], parents[p][0] == pid))
+    others |= parents.keys() - below
     return found
 
 
 def kill_some(server, wanted, count, deep=False):
     """Kills `count` children of the kinds in `wanted` as they come; deep: only children's children."""
-    killed = set()
+    killed, others = set(), set()
 
     def strike():
-        for pid, name, direct in children(server.process.pid):
+        for pid, name, direct in children(server.process.pid, others):
             if name in wanted and not (deep and direct) and pid not in killed and len(killed) < count:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -15,9 +15,8 @@ import time
 
 import pytest
 
-from agentic import ALONE
-from agentic import PATIENCE as LONGER  # what must be faster than something may take long
-from conftest import BINARY, PATIENCE, ROOT, WHATEVER_SPEED
+from agentic import ALONE, PATIENCE
+from conftest import BINARY, ROOT, WHATEVER_SPEED
 from load import Load
 from postgres import Postgres
 
@@ -77,7 +76,7 @@ def wrong_from_now_on(server):
             memory.write(code)
 
 
-def until(what, said="", patience=PATIENCE / 2):
+def until(what, said="", patience=PATIENCE):
     end = time.time() + patience
     while not (value := what()):
         assert time.time() < end, said() if callable(said) else said
@@ -135,7 +134,7 @@ def freeze(server):
 def settled(server, pg):
     """The kernel that `server` has published and keeps, and the only one that the fleet still knows of."""
     with Load(server):
-        until(lambda: active(server), server.text, LONGER)
+        until(lambda: active(server), server.text)
         freeze(server)
     [key] = active(server)
     until(lambda: pg.sql(f"SELECT state FROM whet_kernel WHERE key='{key}'") == [["active"]], server.text)
@@ -148,12 +147,12 @@ def joined(member, key, *options):
     would soon have found another."""
     server = online(member("--specializer-starts=false", "--specializer-builds-per-hour", "1", *options))
     with Load(server):
-        until(lambda: {"active", "refused"} & {e["event"] for e in of_kernel(server, key)}, server.text, LONGER)
+        until(lambda: {"active", "refused"} & {e["event"] for e in of_kernel(server, key)}, server.text)
     assert active(server) == [key], of_kernel(server, key)
     return server
 
 
-@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+@pytest.mark.once  # the search has to get somewhere: minutes under sanitizers
 def test_a_winner_of_one_is_the_first_candidate_of_the_other_and_is_proven_again(member, pg, tmp_path):
     first = online(member())
     key = settled(first, pg)
@@ -171,7 +170,7 @@ def test_a_winner_of_one_is_the_first_candidate_of_the_other_and_is_proven_again
     assert retracted.returncode == 0, retracted.stderr
     with Load(first, second):
         until(lambda: pg.sql("SELECT count(*) FROM whet_verdict WHERE upheld") == [["2"]],
-              lambda: first.text() + second.text(), LONGER)
+              lambda: first.text() + second.text())
     for server in (first, second):
         assert active(server) == [key]
         said = events(server, "retracted")[0]
@@ -200,10 +199,10 @@ def test_a_winner_of_one_is_the_first_candidate_of_the_other_and_is_proven_again
         pg.sql("UPDATE whet_lease SET until = now()")  # what 30 s without a heartbeat come to
         with Load(second):
             until(lambda: pg.one(f"SELECT server FROM whet_lease WHERE slot='{SLOT}'") not in (dead, ""),
-                  second.text, LONGER)
+                  second.text)
 
 
-@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+@pytest.mark.once  # the search has to get somewhere: minutes under sanitizers
 def test_what_an_audit_finds_wrong_on_one_is_looked_at_again_at_once_on_the_other(member, pg):
     """The kernel is right, one machine is not: there it goes, on the other one it is proven again."""
     audited = "--specializer-watch-every=2"
@@ -216,7 +215,7 @@ def test_what_an_audit_finds_wrong_on_one_is_looked_at_again_at_once_on_the_othe
     wrong_from_now_on(first)
     with Load(first, second) as load:
         until(lambda: pg.sql("SELECT key FROM whet_verdict WHERE upheld") == [[key]],
-              lambda: first.text() + second.text(), LONGER)
+              lambda: first.text() + second.text())
         until(lambda: not active(first), first.text)
     assert not load.failed
     assert active(second) == [key]
@@ -260,7 +259,7 @@ def test_a_poisoned_row_is_refused_by_name_and_a_database_that_lies_serves_nobod
     until(lambda: "found wrong by ?[2J liar" in server.text(), server.text)
 
 
-@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+@pytest.mark.once  # the search has to get somewhere: minutes under sanitizers
 def test_a_database_that_goes_away_under_load_and_comes_back(member, pg):
     server = online(member())
     with Load(server) as load:
@@ -291,7 +290,7 @@ def test_a_database_that_goes_away_under_load_and_comes_back(member, pg):
 class Slow:
     """Between servers and the database: every answer of it comes DELAY_S later."""
 
-    DELAY_S = 4  # below what a statement may take
+    DELAY_S = 2  # below what a statement may take
 
     def __init__(self, pg):
         self.held = 0  # answers that are on their way now
@@ -334,13 +333,13 @@ class Slow:
         return self.held > 0 and act() and self.held > 0 and self.done == before
 
 
-@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+@pytest.mark.once  # the search has to get somewhere: minutes under sanitizers
 def test_what_many_say_serves_them_well_is_tried_first(member, pg):
     """Whether it wins here is for this machine to say; that it comes first, and by whose word, is not."""
     first = online(member())
     with Load(first):
         row = until(lambda: pg.sql("SELECT env, key, source, knobs FROM whet_kernel WHERE speed > 0"),
-                    first.text, LONGER)[0]
+                    first.text)[0]
     assert first.stop() is None
     env, key, source, knobs = row
     pg.sql("DELETE FROM whet_kernel; DELETE FROM whet_lease;" +
@@ -348,12 +347,12 @@ def test_what_many_say_serves_them_well_is_tried_first(member, pg):
                     for digit, speed in (("a", 1.4), ("b", 1.5), ("c", 9000))))
     second = online(member("--specializer-starts=false"))
     with Load(second):
-        until(lambda: events(second, "proposed"), second.text, LONGER)
+        until(lambda: events(second, "proposed"), second.text)
     assert events(second, "proposed")[-1]["kernel"] == key
     assert "+50.0 % over eager" in events(second, "fleet")[-1]["text"]  # not the liar's word
 
 
-@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+@pytest.mark.once  # the search has to get somewhere: minutes under sanitizers
 def test_one_that_joins_proves_what_others_found_in_several_slots_together(member, pg):
     """Whether they win here is for this machine to say; that they come as a set, and that each has every stage
     behind it before it serves, is not."""
@@ -363,7 +362,7 @@ def test_one_that_joins_proves_what_others_found_in_several_slots_together(membe
     for slots in ("head/m1", "mlp_in/m1"):  # alone: which of several a server would search first is its own affair
         first = online(member("--specializer-slots", slots))
         with Load(first):
-            until(lambda: slots in [slot for slot, *_ in pg.sql(found)], first.text, LONGER)
+            until(lambda: slots in [slot for slot, *_ in pg.sql(found)], first.text)
         assert first.stop() is None
     rows = pg.sql(found)
     pg.sql("DELETE FROM whet_kernel; DELETE FROM whet_lease;" +
@@ -377,9 +376,9 @@ def test_one_that_joins_proves_what_others_found_in_several_slots_together(membe
         return [r["event"] for r in rows if r.get("kernel") == key]
 
     with Load(second):
-        until(lambda: "fleet_set" in trace(), second.text, LONGER)
+        until(lambda: "fleet_set" in trace(), second.text)
         ends = {"active", "refused", "deferred", "set_aside", "runner_up"}
-        until(lambda: all(ends & set(trace(key)) for key in offered), second.text, LONGER)
+        until(lambda: all(ends & set(trace(key)) for key in offered), second.text)
     for key in offered:
         stages = trace(key)[::-1]
         assert stages[0] == "proposed", stages
@@ -387,7 +386,7 @@ def test_one_that_joins_proves_what_others_found_in_several_slots_together(membe
             assert {"built", "probed", "benched", "shadowed", "canary"} <= set(stages), stages
 
 
-@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+@pytest.mark.once  # the search has to get somewhere: minutes under sanitizers
 def test_a_lease_moves_to_the_slot_that_is_worth_more(member, pg):
     """While batches go on in the slot that was held: it was kept as long as they did."""
     server = online(member("--specializer-slots", "mlp_in/m1,attn_out/m1"))
@@ -399,14 +398,14 @@ def test_a_lease_moves_to_the_slot_that_is_worth_more(member, pg):
         return pg.one(f"SELECT slot FROM whet_lease WHERE server = '{mine}'")
 
     with Load(server):
-        until(lambda: held() == "attn_out/m1", server.text, LONGER)
-        until(lambda: [e for e in events(server, "batch") if e["slot"] == "attn_out/m1"], server.text, LONGER)
+        until(lambda: held() == "attn_out/m1", server.text)
+        until(lambda: [e for e in events(server, "batch") if e["slot"] == "attn_out/m1"], server.text)
         pg.sql(f"UPDATE whet_lease SET until = now() WHERE server = '{other}'")
-        until(lambda: held() == "mlp_in/m1", server.text, LONGER)
-        until(lambda: [e for e in events(server, "batch") if e["slot"] == "mlp_in/m1"], server.text, LONGER)
+        until(lambda: held() == "mlp_in/m1", server.text)
+        until(lambda: [e for e in events(server, "batch") if e["slot"] == "mlp_in/m1"], server.text)
 
 
-@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+@pytest.mark.once  # the search has to get somewhere: minutes under sanitizers
 def test_neither_requests_nor_the_search_wait_for_a_slow_database(member, pg):
     slow = Slow(pg)
     server = online(member(uri=slow.uri))
@@ -420,9 +419,9 @@ def test_neither_requests_nor_the_search_wait_for_a_slow_database(member, pg):
             while moved() == before and slow.done == answers:
                 time.sleep(0.05)
             return moved() > before
-        until(lambda: slow.within_one_answer(search_moves), server.text, LONGER)
+        until(lambda: slow.within_one_answer(search_moves), server.text)
         # What it learned arrives all the same, late.
-        until(lambda: pg.one("SELECT count(*) FROM whet_kernel") != "0", server.text, LONGER)
+        until(lambda: pg.one("SELECT count(*) FROM whet_kernel") != "0", server.text)
         assert fleet(server)["state"] == "online"
         assert not load.failed
     slow.listener.close()

@@ -12,7 +12,7 @@ from golden import GREEDY, assert_writes
 GOLDEN = ROOT / "tests" / "golden"
 
 
-@pytest.mark.timing
+@pytest.mark.once  # float32 of a real model, which takes a sanitized build minutes
 @pytest.mark.parametrize("case", GREEDY, ids=lambda c: c["name"])
 def test_greedy_tokens(server, case):
     assert_writes(server, case)

@@ -11,7 +11,7 @@ from conftest import PATIENCE, Server
 from load import Load
 
 # A sanitized build can seal nothing to begin with, and its search takes minutes.
-pytestmark = pytest.mark.timing
+pytestmark = pytest.mark.once
 
 # Runs a command under a filter in which seccomp(2) itself is not permitted, as some containers are.
 UNSEALABLE = r"""

@@ -11,10 +11,10 @@
  *
  *   test_cuda_templates SOURCE_ROOT [points a region [FAMILY]]     or WHET_CUDA_POINTS=n
  *
- * With one point a region, the usual, the shapes take turns, and every third one has a point of the
- * spread; with more than two every value of every knob is tried, too. With none, only START rows,
- * but all: of every shape and more numbers of tokens, which a change of a template's registers
- * wants.
+ * With one point a region, the usual, one of five shapes and numbers of tokens has its turn, and
+ * one shape of three a point of the spread; with more than two every value of every knob is tried,
+ * too. With none, only START rows, but all: of every shape and more numbers of tokens, which a
+ * change of a template's registers wants.
  */
 #include <elf.h>
 #include <stdio.h>
@@ -191,7 +191,7 @@ static void try_template(const struct template *t, int spread, uint32_t *z)
         struct facts f = cuda_facts_in(&shapes[s], t->region, 1, SMS, cuda_type(t, 1, types));
         struct point p;
         for (size_t m = 0; m < count; m++) {
-            bool turn = (s + m + (size_t)template_index(t)) % 4 == 0;
+            bool turn = (s + m + (size_t)template_index(t)) % 5 == 0;
             if (ms[m] < t->m_min || ms[m] > t->m_max)
                 continue;
             if (spread > 0 && ((ms[m] >= 32 && s >= NARROW_ONLY) || (ms[m] > 1 && s >= ONE_ONLY)))

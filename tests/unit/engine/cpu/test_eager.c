@@ -36,7 +36,7 @@ static struct model_shape shape_small(void)
                                 .kv_heads = 2,
                                 .head_dim = 64,
                                 .ffn = 512,
-                                .vocab = 777,
+                                .vocab = 277,
                                 .max_context = 4096,
                                 .eps = 1e-5f,
                                 .rope_base = 10000};
@@ -115,6 +115,7 @@ static void every_format_matches_the_oracle(void **state)
     (void)state;
     static const enum region linear[] = {REGION_EMBED,  REGION_ATTN_IN, REGION_ATTN_OUT,
                                          REGION_MLP_IN, REGION_MLP_OUT, REGION_HEAD};
+    static const int tokens[] = {1, 9, 20};
     struct model_shape shape = shape_small();
     shape.heads = 8; /* 512 columns of wo: whole blocks of 256 */
     for (int t = 0; t < DTYPE_COUNT; t++) {
@@ -125,9 +126,9 @@ static void every_format_matches_the_oracle(void **state)
         for (size_t i = 0; i < sizeof w / sizeof *w; i++)
             w[i]->type = t; /* case_random draws blocks of that format */
         for (size_t i = 0; i < sizeof linear / sizeof *linear; i++)
-            for (int tokens = 1; tokens <= 25; tokens += 8) {
+            for (size_t k = 0; k < sizeof tokens / sizeof *tokens; k++) {
                 struct case_shape s = {
-                    .region = linear[i], .m = tokens, .sequences = 1, .context = 30};
+                    .region = linear[i], .m = tokens[k], .sequences = 1, .context = 30};
                 check(m, s, FILL_NORMAL, 2);
             }
         model_close(m);
@@ -212,6 +213,8 @@ static void attention_is_right_at_page_edges_and_long_contexts(void **state)
     for (size_t i = 0; i < sizeof contexts / sizeof *contexts; i++)
         for (size_t j = 0; j < sizeof tokens / sizeof *tokens; j++)
             for (int sequences = 1; sequences <= 4; sequences += 3) {
+                if (contexts[i] > 300 && tokens[j] > 33) /* 180,000 products of heads are minutes */
+                    continue;
                 struct case_shape s = {.region = REGION_ATTN,
                                        .m = tokens[j],
                                        .sequences = sequences,
@@ -304,7 +307,8 @@ static void narrow_bits_do_not_depend_on_instruction_set_or_threads(void **state
                 struct kernel_case *c = case_random(m, &s, FILL_NORMAL, true, false, 11);
                 const struct cpu_kernel *best = eager_cpu((enum region)r);
                 assert_same_bits(best, best, c, 1, 3);
-                assert_same_bits(best, &eager_base[r], c, 2, 2);
+                if (best != &eager_base[r])
+                    assert_same_bits(best, &eager_base[r], c, 2, 2);
 #if defined(__x86_64__)
                 if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
                     assert_same_bits(best, &eager_v3[r], c, 2, 2);
@@ -325,7 +329,7 @@ static void wide_bits_are_the_same_every_time(void **state)
         struct case_shape s = {
             .region = (enum region)r, .m = 70, .sequences = 2, .context = 90, .ragged = true};
         struct kernel_case *c = case_random(m, &s, FILL_NORMAL, true, false, 11);
-        for (int i = 0; i < 10; i++)
+        for (int i = 0; i < 4; i++)
             assert_same_bits(eager_cpu((enum region)r), eager_cpu((enum region)r), c, 3, 3);
         case_free(c);
     }

@@ -60,9 +60,12 @@ static void space_has_exactly_the_legal_points(void **unused)
     static const int ms[] = {1, 4, 12, 128, 512};
     static const enum numerics policies[] = {NUMERICS_TOLERANCE, NUMERICS_BIT_EQUAL,
                                              NUMERICS_REDUCED};
+    enum { EVERY = SANITIZED ? 4 : 1 };
     for (int r = 0; r < REGION_NODES; r++)
         for (int i = 0; i < 5; i++)
             for (int n = 0; n < 3; n++) {
+                if ((r + i + n) % EVERY != 0)
+                    continue;
                 struct facts f = facts_of((enum region)r, ms[i], policies[n]);
                 int want = 0;
                 for (int t = 0; t < template_count(); t++)
