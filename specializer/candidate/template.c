@@ -377,17 +377,27 @@ static uint64_t source_hash(const struct template *t)
     return s.hash;
 }
 
+/* Where a template is in the table; -1: in none, as those that tests make up. */
+static int place_of(const struct template *t)
+{
+    for (int i = 0; i < template_count(); i++)
+        if (template_at(i) == t)
+            return i;
+    return -1;
+}
+
 /* Asked for every candidate and every row of the store, and the same as long as the process runs.
  */
 void template_source_hash(const struct template *t, char out[17])
 {
     enum { KEPT_MOST = 256 };
     static _Atomic uint64_t kept[KEPT_MOST]; /* 0: not made yet */
-    const int i = template_index(t);
-    uint64_t hash = i < KEPT_MOST ? kept[i] : 0;
+    const int i = place_of(t);
+    const bool keeps = i >= 0 && i < KEPT_MOST;
+    uint64_t hash = keeps ? kept[i] : 0;
     if (hash == 0) {
         hash = source_hash(t);
-        if (i < KEPT_MOST)
+        if (keeps)
             kept[i] = hash;
     }
     hash_hex(hash, out);
