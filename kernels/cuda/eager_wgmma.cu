@@ -391,11 +391,7 @@ __device__ __forceinline__ void consume(struct memory<HD> &m, const struct eager
     if (number == 1)
         pass_on(number); /* the first turn is consumer 0's */
     for (int n = 0; take<BLOCKS>(&p, a, n); n++) {
-        struct rows<HD> r = {
-            {
-                -INFINITY, -INFINITY
-            }
-        }; /* and sums of 0 */
+        rows<HD> r = {{-INFINITY, -INFINITY}}; /* and sums of 0 */
         barrier_wait(&m.q_full, n % 2);
         attend<HD, BLOCKS>(m, c, p, r);
         store<HD>(a.prompt, p, r, c.row);

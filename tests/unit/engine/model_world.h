@@ -52,8 +52,8 @@ static inline char *copy_folder(const char *name)
         free(source);
     }
     fclose(out);
-    assert_int_equal(system(command),
-                     0); /* one process for all: sanitized ones take long to start others */
+    /* One process for all: sanitized ones take long to start others. */
+    assert_int_equal(system(command), 0);
     free(command);
     free(from);
     return folder;
