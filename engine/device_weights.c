@@ -7,6 +7,7 @@
 #include "config/log.h"
 #include "engine/plan.h"
 #include "engine/quant.h"
+#include "kernels/bricks.h"
 
 /* Whether some matrix is in a format that a device can keep. */
 static bool keeps_any(const struct model *m)
@@ -23,6 +24,11 @@ void device_weights_settle(struct model *m, const char *wish, const struct backe
 {
     int64_t page = 0, room = 0;
     m->own_formats = true;
+    if (m->fine_scales && ops->kv_room)
+        log_info("engine",
+                 "weights in F8 become bf16 on the device, because they have a scale for "
+                 "fewer than %d columns",
+                 BRICK_SCALED);
     bool any = ops->kv_room && keeps_any(m);
     m->bf16_copies = any && strcmp(wish, "both") == 0;
     m->own_formats = m->bf16_copies || (any && strcmp(wish, "own") == 0);

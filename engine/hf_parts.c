@@ -30,6 +30,7 @@
 #include "engine/hf_unpack.h"
 #include "engine/model_load.h"
 #include "engine/quant.h"
+#include "kernels/bricks.h"
 
 enum { BLOCK = DTYPE_BLOCK(DTYPE_Q8_0), NAME_MOST = 160 };
 
@@ -267,6 +268,8 @@ int hf_quant_take(const struct hf_quant *q, struct model *m, const struct weight
         return err_set(err, "%s: tensor '%s' is missing", file, name);
     if ((s.method == HF_FP8 ? find_fp8(&f, q, &s) : find_four_bits(&f, q, &s)) == 0) {
         s.type = hf_unpack_type(&s);
+        if (s.type == DTYPE_F8 && s.block_cols < cols && s.block_cols % BRICK_SCALED)
+            m->fine_scales = true;
         void *data = take_room(m, dtype_bytes(s.type, (int64_t)rows * cols));
         *out = (struct weight){.data = data, .rows = rows, .cols = cols, .type = (int32_t)s.type};
         rc = hf_unpack(&s, data)

@@ -15,6 +15,7 @@
 #include "config/err.h"
 #include "engine/model_load.h"
 #include "engine/quant.h"
+#include "kernels/bricks.h"
 
 enum { MATRIX_ALIGN = 256 };
 
@@ -51,6 +52,8 @@ static int take_matrix(struct taking *k, enum shard_tensor t, struct weight *w)
     struct shard_part p = shard_part(&k->cut, &k->whole, t);
     enum dtype type = (enum dtype)w->type;
     int64_t row = dtype_bytes(type, w->cols), own = dtype_bytes(type, p.cols.count);
+    if (type == DTYPE_F8 && own < row && p.cols.count % BRICK_SCALED)
+        k->m->fine_scales = true; /* scales begin elsewhere than in the whole row */
     const uint8_t *from =
         (const uint8_t *)w->data + p.rows.from * row + dtype_bytes(type, p.cols.from);
     const struct filemap *map = model_map_of(k->m, w->data);

@@ -195,10 +195,12 @@ static void add_attention(struct region_cost *c, const struct model_shape *s, in
 }
 
 /* The one format of up to three matrices, if it is kept. */
-static enum dtype kept_type(const struct weight *a, const struct weight *b, const struct weight *c)
+static enum dtype kept_type(const struct model *model, const struct weight *a,
+                            const struct weight *b, const struct weight *c)
 {
     bool same = a->type == b->type && a->type == c->type;
-    return same && brick_bytes(a->type) > 0 ? (enum dtype)a->type : DTYPE_BF16;
+    bool kept = brick_bytes(a->type) > 0 && !(a->type == DTYPE_F8 && model->fine_scales);
+    return same && kept ? (enum dtype)a->type : DTYPE_BF16;
 }
 
 static enum dtype own_type(const struct model *model, enum region r, int layer)
@@ -206,17 +208,17 @@ static enum dtype own_type(const struct model *model, enum region r, int layer)
     const struct layer *l = &model->layer[layer];
     switch (r) {
     case REGION_EMBED:
-        return kept_type(&model->embed, &model->embed, &model->embed);
+        return kept_type(model, &model->embed, &model->embed, &model->embed);
     case REGION_ATTN_IN:
-        return kept_type(&l->wq, &l->wk, &l->wv);
+        return kept_type(model, &l->wq, &l->wk, &l->wv);
     case REGION_ATTN_OUT:
-        return kept_type(&l->wo, &l->wo, &l->wo);
+        return kept_type(model, &l->wo, &l->wo, &l->wo);
     case REGION_MLP_IN:
-        return kept_type(&l->gate, &l->gate, &l->up);
+        return kept_type(model, &l->gate, &l->gate, &l->up);
     case REGION_MLP_OUT:
-        return kept_type(&l->down, &l->down, &l->down);
+        return kept_type(model, &l->down, &l->down, &l->down);
     case REGION_HEAD:
-        return kept_type(&model->head, &model->head, &model->head);
+        return kept_type(model, &model->head, &model->head, &model->head);
     default:
         return DTYPE_BF16;
     }

@@ -83,9 +83,9 @@ const struct plan_node *plan_ahead(const struct plan *p, enum region r, int32_t 
 
 /* The format of the matrix that a region reads on a GPU, in a layer and in steps of `m` tokens (of
  * logits, the head): what the file has where all of it (q, k and v; gate and up) is in one that can
- * be kept (kernels/bricks.h) and the model says that it is (own_formats), else bf16. Where there is
- * bf16 beside it (bf16_copies), steps of more than OWN_MOST tokens read that: on an H200 they are
- * faster with it from 32 on (docs/gpu.md). */
+ * be kept (kernels/bricks.h) and the model says that it is (own_formats; F8, if fine_scales does
+ * not forbid it), else bf16. Where there is bf16 beside it (bf16_copies), steps of more than
+ * OWN_MOST tokens read that: on an H200 they are faster with it from 32 on (docs/gpu.md). */
 enum { OWN_MOST = 16 };
 enum dtype device_type(const struct model *model, enum region r, int layer, int m);
 /* Whether there is such a copy. */

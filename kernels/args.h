@@ -51,7 +51,8 @@ enum {
  *   Q5_1 { f16 d, m; u32 high; nibble q[32]; } w = d q + m
  *   IQ4_NL { f16 d; nibble q[32]; }          w = d table[q]    a table of 16 (engine/quant.c)
  *   MXFP4 { e8m0 d; nibble q[32]; }          w = d q           q: a float of 4 bits
- *   F8 { f32 d; e4m3 q[32]; }                w = d q           what FP8 checkpoints become
+ *   F8 { f32 d; e4m3 q[32]; }                w = d q           what FP8 checkpoints become, in
+ *                                                              which more blocks have the same d
  *   Q2_K to Q6_K, IQ4_XS: super-blocks of 256 (engine/quant.c)
  * The numbers are stable: they are part of evidence keys and of -D constants. */
 #define DTYPES(ROW, t)           \

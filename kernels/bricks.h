@@ -26,14 +26,18 @@
  *   Q4_1, Q5_1         f16 d[8] at 16 r, f16 m[8] at 256 + 16 r
  *   Q4_K, Q5_K         the block's first 16 bytes at 16 r: f16 d, dmin, u8 scales[12]
  *   Q6_K               i8 s[16] at 16 r, f16 d at 256 + 2 r
- *   F8                 f32 d[4] at 16 r, the other four at 256 + 16 r
+ *   F8                 f32 d[2] at 8 r, each of 128 columns; 0 where the file's is below 1e-30, and
+ *                      the codes under it are 0 then
+ *
+ * A model with F8 in which fewer than BRICK_SCALED columns have a scale of their own is not kept so
+ * (model.fine_scales): no checkpoint of today is one.
  */
 #ifndef WHET_KERNELS_BRICKS_H
 #define WHET_KERNELS_BRICKS_H
 
 #include "args.h"
 
-enum { BRICK_ROWS = 16, BRICK_COLS = 256, BRICK_STRIPS = BRICK_COLS / 32 };
+enum { BRICK_ROWS = 16, BRICK_COLS = 256, BRICK_STRIPS = BRICK_COLS / 32, BRICK_SCALED = 128 };
 /* How many formats a GPU keeps; rows of all others become bf16. */
 enum { BRICK_KINDS = DTYPE_Q5_K - DTYPE_Q8_0 + 2 };
 
@@ -77,10 +81,11 @@ BRICK_FACT brick_high(int type)
 
 BRICK_FACT brick_scales(int type)
 {
-    return type == DTYPE_Q6_K                                             ? 288
-           : type == DTYPE_Q4_1 || type == DTYPE_Q5_1 || type == DTYPE_F8 ? 512
-           : brick_low(type)                                              ? 256
-                                                                          : 0;
+    return type == DTYPE_F8                           ? 128
+           : type == DTYPE_Q6_K                       ? 288
+           : type == DTYPE_Q4_1 || type == DTYPE_Q5_1 ? 512
+           : brick_low(type)                          ? 256
+                                                      : 0;
 }
 
 BRICK_FACT brick_bytes(int type)

@@ -3,6 +3,7 @@
  * of blocks besides; both are then put where kernels/bricks.h says. */
 #include "engine/cuda/bricks.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "kernels/bricks.h"
@@ -101,6 +102,20 @@ static void put_strip(enum dtype type, const uint8_t code[QK], int r, int t, uin
     }
 }
 
+/* The scale of block `i` of a row and the blocks that share it. What is too small to divide by is
+ * nothing, its codes included. */
+static void put_f8_scale(const uint8_t from[4], int i, uint8_t code[QK], char *to)
+{
+    float scale;
+    memcpy(&scale, from, sizeof scale);
+    if (fabsf(scale) < 1e-30f) {
+        scale = 0;
+        memset(code, 0, QK);
+    }
+    if (i % (BRICK_SCALED / QK) == 0)
+        memcpy(to + i * QK / BRICK_SCALED * 4, &scale, sizeof scale);
+}
+
 /* A row of one brick: up to eight blocks of 32, or one of 256. */
 static void put_brick(enum dtype type, const uint8_t *from, int blocks, int r, char *brick)
 {
@@ -121,7 +136,7 @@ static void put_brick(enum dtype type, const uint8_t *from, int blocks, int r, c
             uint8_t scale[4];
             take_block(type, from + i * dtype_block_bytes(type), code + i * QK, scale);
             if (type == DTYPE_F8) {
-                memcpy(scales + i / 4 * 256 + 16 * r + i % 4 * 4, scale, 4);
+                put_f8_scale(scale, i, code + i * QK, scales + 8 * r);
                 continue;
             }
             memcpy(scales + 16 * r + 2 * i, scale, 2);

@@ -123,7 +123,36 @@ __device__ __forceinline__ void multiply_strip(const struct brick<WTYPE> *b, int
 /* Codes of eight bits for many tokens: unrolled, the compiler makes operands of all strips at once
  * and has no registers left. So two strips at a time, and the others move up. */
 #define BY_TWO ((WTYPE == 3 || WTYPE == 16) && M_MAX > 32)
+#define BY_SCALE (WTYPE == 16 && !BY_TWO)
 static_assert(DTYPE_Q8_0 == 3 && DTYPE_F8 == 16, "numbers in a condition of the preprocessor");
+
+/* c += w x over the strips of a brick of each tile that have their scale in common, which are four
+ * of F8: they add up before it. x: this lane's first activations of the first of them. */
+__device__ __forceinline__ void multiply_scaled(const struct brick<WTYPE> *b, int first,
+                                                const bf16 *x, float (*c)[NT][4])
+{
+    float d[TILES][NT][4] = {};
+#pragma unroll
+    for (int t = first; t < first + BRICK_SCALED / 32; t++, x += 32)
+#pragma unroll
+        for (int r = 0; r < TILES; r++) {
+            uint4 w0 = brick_operand<WTYPE>(b[r], t, 0), w1 = brick_operand<WTYPE>(b[r], t, 1);
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+                uint4 part = *(const uint4 *)(x + n * 8 * LD);
+                mma_bf16(d[r][n], w0, part.x, part.y);
+                mma_bf16(d[r][n], w1, part.z, part.w);
+            }
+        }
+#pragma unroll
+    for (int r = 0; r < TILES; r++) {
+        struct brick_scale<WTYPE> s = brick_scales_of<WTYPE>(b[r], first);
+#pragma unroll
+        for (int i = 0; i < NT * 4; i++)
+            c[r][i / 4][i % 4] =
+                fmaf(s.scale[0][i % 4 / 2], d[r][i / 4][i % 4], c[r][i / 4][i % 4]);
+    }
+}
 
 /* c += w x over a brick of each tile, which is used up. */
 __device__ __forceinline__ void multiply_bricks(struct brick<WTYPE> *b, const bf16 *x,
@@ -137,8 +166,12 @@ __device__ __forceinline__ void multiply_bricks(struct brick<WTYPE> *b, const bf
         multiply_strip(b, 1, x + t * 32 + 32, sums, c);
 #pragma unroll
         for (int r = 0; r < TILES; r++)
-            skip_two_strips<WTYPE>(b + r);
+            skip_two_strips<WTYPE>(b + r, t);
     }
+#elif BY_SCALE
+#pragma unroll
+    for (int t = 0; t < BRICK_STRIPS; t += BRICK_SCALED / 32)
+        multiply_scaled(b, t, x + t * 32, c);
 #else
 #pragma unroll
     for (int t = 0; t < BRICK_STRIPS; t++)

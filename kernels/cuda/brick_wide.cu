@@ -22,9 +22,7 @@
  * for 128 columns of a token, or for the token, in the launch before, lie in that order. A step is
  * 128 columns, and products have twice the rate. Their sums keep fewer bits than a float and lack
  * all scales, so after each step they are added to the real ones (1, 2), or before the next they
- * become multiples of its scales (3). For 64 rows in which some 128 columns have more than one
- * scale (in no checkpoint of today, but blocks of 32 may have them) that is done after each 32;
- * which rows those are is what is repacked.
+ * become multiples of its scales (3).
  *
  * Invariant: that of mma.cu. Nothing is written for tokens at or beyond counts->m.
  */
@@ -47,13 +45,8 @@
 
 #include "cuda/lib/wide_parts.cuh"
 
-#if E4M3
-#define PACKED_BYTES (ROWS_ALL / 64 * 4)
-#define PACKED_LAYOUT "even128"
-#else
 #define PACKED_BYTES 0
 #define PACKED_LAYOUT ""
-#endif
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -180,7 +173,9 @@ __device__ __forceinline__ void take_scales(const char *data, struct brick<WTYPE
         for (int i = 0; i < brick_shape<WTYPE>::OWN; i++)
             b->own[h][i] = ((const uint4 *)(scales + 256 * i))[row];
         if (WTYPE == DTYPE_Q6_K)
-            b->d[h] = ((const unsigned short *)(scales + 256))[row];
+            b->d[h].x = ((const unsigned short *)(scales + 256))[row];
+        if (WTYPE == DTYPE_F8)
+            b->d[h] = ((const uint2 *)scales)[row];
     }
 }
 
@@ -299,41 +294,3 @@ __device__ __forceinline__ void multiply(const struct region_args &, struct memo
 #endif
 
 #include "cuda/lib/wide_run.cuh"
-
-/* ---- packing ------------------------------------------------------------------------------- */
-
-#if E4M3
-/* Whether the codes of row `row` of a brick in 128 columns, the second if `part`, are all zero. */
-__device__ __forceinline__ bool has_no_codes(const char *brick, int row, int part)
-{
-    unsigned any = 0;
-    for (int i = 0; i < 16; i++) { /* strips times lanes of the row; two words each */
-        const char *lane = brick + (part * 4 + i / 4) * 512 + (row % 8 * 4 + i % 4) * 16;
-        uint2 two = *(const uint2 *)(lane + row / 8 * 8);
-        any |= (two.x | two.y) & 0x7f7f7f7fu;
-    }
-    return any == 0;
-}
-
-/* For each 64 rows, whether all of their 128 columns have one scale a row, and where it is nothing
- * no codes either. */
-extern "C" __global__ void whet_pack(struct cuda_pack_args a)
-{
-    int across = a.cols / 128;
-    for (int tile = blockIdx.x; tile < a.rows / 64; tile += gridDim.x) {
-        bool same = true;
-        for (int i = threadIdx.x; i < 64 * across; i += blockDim.x) {
-            int row = i % 64, part = i / 64;
-            size_t at = (size_t)(tile * 4 + row / 16) * (across / 2) + part / 2;
-            const char *brick = (const char *)a.src + at * brick_bytes(WTYPE);
-            const char *scales = brick + brick_low(WTYPE) + part % 2 * 256;
-            float4 d = ((const float4 *)scales)[row % 16];
-            same &= d.x == d.w && d.y == d.w && d.z == d.w;
-            same &= !is_nothing(d.x) || has_no_codes(brick, row % 16, part % 2);
-        }
-        same = __syncthreads_and(same);
-        if (threadIdx.x == 0)
-            ((int *)a.dst)[tile] = same;
-    }
-}
-#endif

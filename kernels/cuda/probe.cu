@@ -134,12 +134,7 @@ KERNEL probe_bricks(const __grid_constant__ struct probe_bricks_args a)
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.bricks * words;
          i += step) {
         int at = (int)(i % words);
-        int64_t from = i;
-        /* Of every other 64 rows 128 columns have one scale, as in checkpoints. */
-        bool shares = i / words / bricks_across(a.cols) / 4 % 2 == 0;
-        if (a.type == DTYPE_F8 && at >= codes && shares)
-            from -= (at - codes) % 4;
-        uint64_t bits = mix(a.seed + (uint64_t)from * 0x9e3779b97f4a7c15ull);
+        uint64_t bits = mix(a.seed + (uint64_t)i * 0x9e3779b97f4a7c15ull);
         ((unsigned *)a.to)[i] =
             at < codes ? drawn_codes(a, (unsigned)(bits >> 16)) : drawn_scale(a, at - codes, bits);
     }

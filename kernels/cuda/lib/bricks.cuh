@@ -64,7 +64,7 @@ __device__ __forceinline__ float brick_value(int type, const void *w, int cols, 
     int bits = brick_code(type, brick, r, c);
     float code = (float)bits;
     if (type == DTYPE_F8)
-        return __fmul_rn(((const float *)(own + t / 4 * 256))[t % 4], e4m3_float(bits));
+        return __fmul_rn(((const float *)scales)[r * 2 + t / 4], e4m3_float(bits));
     if (type == DTYPE_Q6_K) {
         float d = half_float(((const unsigned short *)(scales + 256))[r]);
         return __fmul_rn(__fmul_rn(d, (float)(signed char)own[c / 16]), code - 32);
@@ -89,7 +89,8 @@ template <int T> struct brick_shape {
     enum {
         LOWS = brick_low(T) / 512, /* 16-byte loads of a lane */
         HIGHS = brick_high(T) / 512,
-        OWN = brick_scales(T) / 256,      /* 16-byte loads of a row's scales */
+        OWN = brick_scales(T) / 256, /* 16-byte loads of a row's scales */
+        OWNS = OWN ? OWN : 1,
         HALVES = T == DTYPE_Q6_K ? 2 : 1, /* scales of a strip: one for each product, or one */
         /* What a number is more than the code that has a sign, or than the code. */
         MORE = brick_eight_bits(T) ? 0
@@ -105,8 +106,8 @@ template <int T> struct brick_shape {
 /* What a lane has of a brick. */
 template <int T> struct brick {
     uint4 low[brick_shape<T>::LOWS], high[brick_shape<T>::HIGHS ? brick_shape<T>::HIGHS : 1];
-    uint4 own[2][brick_shape<T>::OWN]; /* scales of rows g and g + 8 */
-    unsigned d[2];                     /* Q6_K */
+    uint4 own[2][brick_shape<T>::OWNS]; /* scales of rows g and g + 8 */
+    uint2 d[2];                         /* theirs too: the half of Q6_K, the two floats of F8 */
 };
 
 /* Scale and offset of a strip for rows g and g + 8, and the minimum that is in the offset. */
@@ -135,7 +136,9 @@ __device__ __forceinline__ void load_brick(struct brick<T> *b, const char *from,
         for (int i = 0; i < shape::OWN; i++)
             b->own[h][i] = load((const uint4 *)(scales + 256 * i) + row);
         if (T == DTYPE_Q6_K)
-            b->d[h] = __ldg((const unsigned short *)(scales + 256) + row);
+            b->d[h].x = __ldg((const unsigned short *)(scales + 256) + row);
+        if (T == DTYPE_F8)
+            b->d[h] = __ldg((const uint2 *)scales + row);
     }
 }
 
@@ -205,8 +208,9 @@ __device__ __forceinline__ uint4 brick_operand(const struct brick<T> &b, int t, 
                       brick_pair<T>(b, t, 0, 2 * s + 1), brick_pair<T>(b, t, 1, 2 * s + 1));
 }
 
-/* Codes of eight bits: strips 2 to 7 are strips 0 to 5 from now on. */
-template <int T> __device__ __forceinline__ void skip_two_strips(struct brick<T> *b)
+/* Codes of eight bits: strips 2 to 7 are strips 0 to 5 from now on. `t` was the first of those
+ * skipped. */
+template <int T> __device__ __forceinline__ void skip_two_strips(struct brick<T> *b, int t)
 {
     static_assert(brick_eight_bits(T), "a strip has a load of its own");
 #pragma unroll
@@ -214,14 +218,11 @@ template <int T> __device__ __forceinline__ void skip_two_strips(struct brick<T>
         b->low[i] = b->low[i + 2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        uint4 *own = b->own[h];
-        if (T == DTYPE_Q8_0) {
-            own[0] = make_uint4(own[0].y, own[0].z, own[0].w, 0);
-            continue;
-        }
-        uint4 *next = own + brick_shape<T>::OWN - 1;
-        own[0] = make_uint4(own[0].z, own[0].w, next->x, next->y);
-        next->x = next->z, next->y = next->w;
+        uint4 &own = b->own[h][0];
+        if (T == DTYPE_Q8_0)
+            own = make_uint4(own.y, own.z, own.w, 0);
+        else if (t % 4 == 2)
+            b->d[h].x = b->d[h].y;
     }
 }
 
@@ -241,12 +242,12 @@ __device__ __forceinline__ void row_scale(const struct brick<T> &b, int t, int h
     const uint4 &own = b.own[h][0];
     float scale, least = 0;
     if (T == DTYPE_F8) {
-        to->scale[0][h] = __uint_as_float(word_of(b.own[h][t / 4 % shape::OWN], t % 4));
+        to->scale[0][h] = __uint_as_float(t < 4 ? b.d[h].x : b.d[h].y);
         to->offset[0][h] = 0;
         return;
     }
     if (T == DTYPE_Q6_K) {
-        float d = half_float(b.d[h]);
+        float d = half_float(b.d[h].x);
 #pragma unroll
         for (int s = 0; s < 2; s++) { /* a signed byte is one without sign, less 128 */
             unsigned w = word_of(own, t / 2) ^ 0x80808080u;
@@ -267,7 +268,7 @@ __device__ __forceinline__ void row_scale(const struct brick<T> &b, int t, int h
     } else {
         scale = half_float(half_of(own, t));
         if (shape::LEAST)
-            least = -half_float(half_of(b.own[h][shape::OWN - 1], t));
+            least = -half_float(half_of(b.own[h][shape::OWNS - 1], t));
     }
     to->scale[0][h] = scale;
     to->least[h] = least;

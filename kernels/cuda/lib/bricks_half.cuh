@@ -6,8 +6,8 @@
  * code through that is no number. (compute capability 9.0 has no product of them: its mma.sync of
  * e4m3 is these conversions and two products of halves.) 256 neighbouring activations of a token
  * are unit * X, X halves of which the largest is in [2^14, 2^15] and unit a power of two: an error
- * of at most 2^-12 of each, or 2^-40 of the largest, where bf16 has 2^-9 of each. 32 products of
- * these stay below 2^29, and sums are float.
+ * of at most 2^-12 of each, or 2^-40 of the largest, where bf16 has 2^-9 of each. 128 products of
+ * these, which share a scale, stay below 2^31, and sums are float.
  *
  * The eight columns of operand B are tokens; where there are fewer they come again, and those sums
  * are the same. Lane (g, q) has columns 2 q and 2 q + 1 of a sum, of one token only the first.
@@ -105,24 +105,23 @@ __device__ __forceinline__ void multiply_brick(const char *brick, const struct i
                                                const struct place &at, float *sum)
 {
     const uint4 *own = (const uint4 *)brick + at.lane, *x = in.lane + strip * M * 4;
-    const uint4 *scales = (const uint4 *)(brick + brick_low(T)) + in.g;
+    const float *scales = (const float *)(brick + brick_low(T)) + in.g * 2;
     float all[BAND_SUMS] = {};
-    /* Four strips, which share a load of scales, at a time: with eight, what is loaded early takes
+    /* Four strips, which have a scale in common, at a time: with eight, what is loaded early takes
      * the registers of another block. */
 #pragma unroll 1
     for (int half = 0; half < 2; half++) {
-        uint4 d[2] = {scales[half * 16], scales[half * 16 + 8]};
+        float d[2] = {scales[half], scales[half + 16]}, c[2][4] = {};
 #pragma unroll
         for (int t = 0; t < 4; t++) {
             uint4 codes = own[(half * 4 + t) * 32], v = x[(half * 4 + t) * M * 4];
-            float c[4] = {};
-            mma_half(c, half_operand(codes, 0), v.x, v.y);
-            mma_half(c, half_operand(codes, 1), v.z, v.w);
+            mma_half(c[0], half_operand(codes, 0), v.x, v.y);
+            mma_half(c[1], half_operand(codes, 1), v.z, v.w);
+        }
 #pragma unroll
-            for (int i = 0; i < BAND_SUMS; i++) { /* row half, column */
-                int h = i / COLUMNS;
-                all[i] = fmaf(__uint_as_float(word_of(d[h], t)), c[2 * h + i % COLUMNS], all[i]);
-            }
+        for (int i = 0; i < BAND_SUMS; i++) { /* row half, column */
+            int at = i / COLUMNS * 2 + i % COLUMNS;
+            all[i] = fmaf(d[i / COLUMNS], c[0][at] + c[1][at], all[i]);
         }
     }
 #pragma unroll

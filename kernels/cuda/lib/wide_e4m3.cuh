@@ -12,13 +12,13 @@
 #ifndef WHET_KERNELS_CUDA_LIB_WIDE_E4M3_CUH
 #define WHET_KERNELS_CUDA_LIB_WIDE_E4M3_CUH
 
-/* The scales of strip `strip` for rows g and g + 8 of a warp's brick. */
-__device__ __forceinline__ void take_scale(const char *data, int strip, float (&by)[2])
+/* The scales of columns 128 `step` and on for rows g and g + 8 of a warp's brick. */
+__device__ __forceinline__ void take_scale(const char *data, int step, float (&by)[2])
 {
-    const float *scales = (const float *)(data + brick_low(WTYPE) + strip / 4 * 256) + strip % 4;
+    const float *scales = (const float *)(data + brick_low(WTYPE)) + step;
 #pragma unroll
     for (int h = 0; h < 2; h++)
-        by[h] = scales[(threadIdx.x % 32 / 4 + 8 * h) * 4];
+        by[h] = scales[(threadIdx.x % 32 / 4 + 8 * h) * 2];
 }
 
 /* Adds products of the activations of stage `stage`; `by`: the weights' scales for rows g and
@@ -70,7 +70,6 @@ typedef float products[EIGHTS * 4];
  * `by` for rows g and g + 8. */
 struct pending {
     int stage;
-    bool last; /* of this stage */
     float by[2];
 };
 
@@ -84,17 +83,13 @@ __device__ __forceinline__ void take_codes(const char *data, int step, uint4 (&v
 }
 
 /* As operands, once no products are under way: what was loaded meanwhile must not lie in registers
- * of theirs. Those of other strips than `only` (below 0: there are none) are zero. The words of a
- * lane are (row g, columns 0 to 15), (g, 16 to 31), (g + 8, 0 to 15), (g + 8, 16 to 31), and an
- * operand has the two in the middle the other way round. */
-__device__ __forceinline__ void put_operands(const uint4 (&v)[4], int only, operands &w)
+ * of theirs. The words of a lane are (row g, columns 0 to 15), (g, 16 to 31), (g + 8, 0 to 15),
+ * (g + 8, 16 to 31), and an operand has the two in the middle the other way round. */
+__device__ __forceinline__ void put_operands(const uint4 (&v)[4], operands &w)
 {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        bool here = only < 0 || i == only;
-        w[i][0] = here ? v[i].x : 0, w[i][1] = here ? v[i].z : 0;
-        w[i][2] = here ? v[i].y : 0, w[i][3] = here ? v[i].w : 0;
-    }
+    for (int i = 0; i < 4; i++)
+        w[i][0] = v[i].x, w[i][1] = v[i].z, w[i][2] = v[i].y, w[i][3] = v[i].w;
 }
 
 /* Ends the products under way and adds them. */
@@ -107,50 +102,44 @@ __device__ __forceinline__ void add_pending(struct memory &s, int part, const st
         return;
     add_scaled(s, u.stage, p, u.by, c);
     __syncwarp(); /* all lanes have their scales */
-    if (u.last)
-        give_back(s, u.stage, part);
+    give_back(s, u.stage, part);
 }
 
-/* Starts the products of step `k` of a brick, when those under way have been added: all of them, or
- * with the weights of but one strip of 32 columns. */
+/* Starts the products of step `k` of a brick, when those under way have been added. */
 __device__ __forceinline__ void multiply_step(struct memory &s, const struct place &at,
-                                              const char *data, int k, int strip, bool fine,
-                                              struct reading &t, struct pending &u, operands &w,
-                                              products &p, sums &c)
+                                              const char *data, int k, struct reading &t,
+                                              struct pending &u, operands &w, products &p, sums &c)
 {
     float by[2];
     uint4 v[4];
     if (AHEAD)
         take_codes(data, k, v);
-    take_scale(data, k * 4 + strip, by);
+    take_scale(data, k, by);
     barrier_wait(&s.full[t.tokens.stage], t.tokens.parity);
     add_pending(s, at.part, u, p, c);
     if (!AHEAD)
         take_codes(data, k, v);
     hold(w);
-    put_operands(v, fine ? strip : -1, w);
+    put_operands(v, w);
     unsigned long long x = by_row(shared_at(tokens_at(s, t.tokens.stage)));
     wgmma_begin();
 #pragma unroll
     for (int i = 0; i < 4; i++)
         wgmma_e4m3(p, w[i], x + i * 2, i > 0);
     wgmma_commit();
-    u = {t.tokens.stage, strip == 3, {by[0], by[1]}};
+    u = {t.tokens.stage, {by[0], by[1]}};
 }
 
-/* c += W x over a brick of each warp; the last products are left under way. `fine`: rows may have a
- * scale for each 32 columns. */
+/* c += W x over a brick of each warp; the last products are left under way. */
 __device__ __forceinline__ void multiply_brick(struct memory &s, const struct place &at, int group,
-                                               bool fine, struct reading &t, struct pending &u,
-                                               operands &w, products &p, sums &c)
+                                               struct reading &t, struct pending &u, operands &w,
+                                               products &p, sums &c)
 {
     const char *data = s.bricks[t.bricks.stage] + (group * 4 + threadIdx.x / 32 % 4) * BYTES;
     barrier_wait(&s.here[t.bricks.stage], t.bricks.parity);
 #pragma unroll
     for (int k = 0; k < 2; k++) {
-#pragma unroll 1
-        for (int strip = fine ? 0 : 3; strip < 4; strip++)
-            multiply_step(s, at, data, k, strip, fine, t, u, w, p, c);
+        multiply_step(s, at, data, k, t, u, w, p, c);
         advance(t.tokens);
     }
     __syncwarp();
@@ -160,13 +149,12 @@ __device__ __forceinline__ void multiply_brick(struct memory &s, const struct pl
 }
 
 /* This warpgroup's sums of a unit. */
-__device__ __forceinline__ void multiply(const struct region_args &a, struct memory &s,
+__device__ __forceinline__ void multiply(const struct region_args &, struct memory &s,
                                          const struct place &at, int group, struct reading &t,
                                          sums &c)
 {
     int bricks = (first_step(at.part + 1) - first_step(at.part)) / BRICK_STEPS;
-    bool fine = !((const int *)a.packed)[at.tile * GROUPS + group];
-    struct pending u = {-1, false, {0, 0}};
+    struct pending u = {-1, {0, 0}};
     operands w = {};
     products p;
 #pragma unroll
@@ -174,7 +162,7 @@ __device__ __forceinline__ void multiply(const struct region_args &a, struct mem
         p[i] = c[0][i] = 0;
 #pragma unroll 1
     for (int k = 0; k < bricks; k++)
-        multiply_brick(s, at, group, fine, t, u, w, p, c);
+        multiply_brick(s, at, group, t, u, w, p, c);
     add_pending(s, at.part, u, p, c);
     hold(w);
 }

@@ -12,8 +12,6 @@
  * which is 304 additions, that makes sums 0.3 % wrong, where activations in e4m3 alone make them
  * 2.7 % wrong (normal numbers, and an addition that cuts off what is below 2^-13 of its largest
  * term).
- *
- * For 64 rows in which 32 columns have scales of their own nothing overlaps.
  */
 #ifndef WHET_KERNELS_CUDA_LIB_WIDE_HALVES_CUH
 #define WHET_KERNELS_CUDA_LIB_WIDE_HALVES_CUH
@@ -92,17 +90,24 @@ __device__ __forceinline__ void multiply_step(struct memory &s, const struct pla
 #pragma unroll
     for (int i = 0; i < 4; i++)
         take_operand(data, k % 2 * 4 + i, w[k % 2][i]);
-    take_scale(data, k % 2 * 4, by);
+    take_scale(data, k % 2, by);
     turn_to(by, c, times);
     barrier_wait(&s.full[t.tokens.stage], t.tokens.parity);
     unsigned long long x = by_row(shared_at(tokens_at(s, t.tokens.stage)));
+    if (k == 0) { /* ptxas would wait for the first half's products before it touches the second */
+        settle(c.c[0]);
+        settle(c.c[1]);
+        multiply_sums(c.c[0], times);
+        multiply_sums(c.c[1], times);
+        start(c.c[0], w[0], x);
+        start(c.c[1], w[0], x + HALF_APART);
+    }
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        if (k > 0)
-            wgmma_wait<1>();
+    for (int half = 0; k > 0 && half < 2; half++) {
+        wgmma_wait<1>();
         settle(c.c[half]);
         multiply_sums(c.c[half], times);
-        if (k > 0 && half == 1) {
+        if (half == 1) {
             hold(w[1 - k % 2]);
             give_back(s, before, at.part);
         }
@@ -112,7 +117,7 @@ __device__ __forceinline__ void multiply_step(struct memory &s, const struct pla
     advance(t.tokens);
 }
 
-/* c += W x over N bricks of rows with one scale for 128 columns. No products are left under way:
+/* c += W x over N bricks. No products are left under way:
  * ptxas would wait for them at every turn of a loop. */
 template <int N>
 __device__ __forceinline__ void multiply_bricks(struct memory &s, const struct place &at, int group,
@@ -136,60 +141,18 @@ __device__ __forceinline__ void multiply_bricks(struct memory &s, const struct p
     give_back(s, before, at.part);
 }
 
-/* The same where 32 columns have scales of their own, over `bricks` bricks. */
-__device__ __forceinline__ void multiply_strips(struct memory &s, const struct place &at, int group,
-                                                int bricks, struct reading &t, struct scaled &c)
-{
-    const char *data = s.bricks[0];
-#pragma unroll 1
-    for (int i = 0; i < bricks * 8; i++) {
-        unsigned w[4];
-        float by[2], times[2];
-        if (i % 8 == 0)
-            data = await_brick(s, group, t);
-        take_operand(data, i % 8, w);
-        take_scale(data, i % 8, by);
-        turn_to(by, c, times);
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            w[k] = is_nothing(by[k % 2]) ? 0 : w[k];
-        barrier_wait(&s.full[t.tokens.stage], t.tokens.parity);
-        unsigned long long x = by_row(shared_at(tokens_at(s, t.tokens.stage))) + i % 4 * 2;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            multiply_sums(c.c[half], times);
-            wgmma_begin();
-            wgmma_e4m3(c.c[half], w, x + half * HALF_APART, true);
-            wgmma_commit();
-            wgmma_wait<0>();
-            settle(c.c[half]);
-        }
-        if (i % 4 == 3) {
-            give_back(s, t.tokens.stage, at.part);
-            advance(t.tokens);
-        }
-        if (i % 8 == 7)
-            end_brick(s, t);
-    }
-}
-
 /* This warpgroup's sums of a unit. */
-__device__ __forceinline__ void multiply(const struct region_args &a, struct memory &s,
+__device__ __forceinline__ void multiply(const struct region_args &, struct memory &s,
                                          const struct place &at, int group, struct reading &t,
                                          sums &c)
 {
     int bricks = (first_step(at.part + 1) - first_step(at.part)) / BRICK_STEPS;
     struct scaled own = {{}, {1, 1}};
-    /* By a vote, or ptxas believes that threads of a warp part ways here. */
-    if (__any_sync(WARP_ALL, ((const int *)a.packed)[at.tile * GROUPS + group])) {
 #pragma unroll 1
-        for (int i = BRICKS_AT_ONCE; i <= bricks; i += BRICKS_AT_ONCE)
-            multiply_bricks<BRICKS_AT_ONCE>(s, at, group, t, own);
-        if (bricks % 2)
-            multiply_bricks<1>(s, at, group, t, own);
-    } else {
-        multiply_strips(s, at, group, bricks, t, own);
-    }
+    for (int i = BRICKS_AT_ONCE; i <= bricks; i += BRICKS_AT_ONCE)
+        multiply_bricks<BRICKS_AT_ONCE>(s, at, group, t, own);
+    if (bricks % 2)
+        multiply_bricks<1>(s, at, group, t, own);
 #pragma unroll
     for (int i = 0; i < EIGHTS * 4; i++)
         c[0][i] = own.c[i / (HALF * 4)][i % (HALF * 4)] * own.by[i % 4 / 2];

@@ -202,6 +202,28 @@ static void an_unknown_method_is_named_before_its_tensors(void **state)
     remove_folder(folder);
 }
 
+/* A device that keeps F8 has a scale for 128 columns of a row. */
+static void scales_for_fewer_columns_are_said_to_be_fine(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *checkpoint;
+        bool fine;
+    } some[] = {{"fp8-block", true},       {"ct-fp8-block", true}, {"fp8-tensor", false},
+                {"ct-fp8-channel", false}, {"ct-pack", false}};
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        char *name = xasprintf("checkpoints/%s", some[i].checkpoint), *path = golden_path(name);
+        struct err err = {""};
+        struct model *m = model_open(path, false, NULL, NULL, &err);
+        if (!m)
+            fail_msg("%s", err.msg);
+        assert_int_equal(m->fine_scales, some[i].fine);
+        model_close(m);
+        free(path);
+        free(name);
+    }
+}
+
 /* A bf16 scale of 2^-60 is no half: that matrix becomes bf16, all others stay blocks. */
 static void a_scale_that_is_no_half_costs_its_matrix_the_blocks(void **state)
 {
@@ -357,6 +379,7 @@ int main(void)
         cmocka_unit_test(numbers_that_are_none_are_refused_with_their_tensor),
         cmocka_unit_test(missing_and_misshapen_parts_are_named),
         cmocka_unit_test(an_unknown_method_is_named_before_its_tensors),
+        cmocka_unit_test(scales_for_fewer_columns_are_said_to_be_fine),
         cmocka_unit_test(a_scale_that_is_no_half_costs_its_matrix_the_blocks),
         cmocka_unit_test(no_file_stays_open),
         cmocka_unit_test(rows_do_not_depend_on_who_makes_them),

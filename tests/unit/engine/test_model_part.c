@@ -228,6 +228,18 @@ static void a_part_by_name_has_a_ranks_matrices(void **state)
     }
 }
 
+/* 256 columns have two scales: halves have one each, quarters a piece of one, which a device that
+ * keeps F8 would look for elsewhere if there were more. */
+static void a_cut_within_the_columns_of_a_scale_is_known(void **state)
+{
+    (void)state;
+    for (int32_t world = 1; world <= 4; world *= 2) {
+        struct model *m = open_part("random:tiny:f8", world, world - 1, NULL);
+        assert_int_equal(m->fine_scales, world == 4);
+        model_close(m);
+    }
+}
+
 /* 256 tokens are bytes, but for the three that no UTF-8 text has; 128 are too few. */
 static void the_smallest_part_has_a_tokenizer(void **state)
 {
@@ -309,6 +321,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_part_by_name_has_a_ranks_matrices),
+        cmocka_unit_test(a_cut_within_the_columns_of_a_scale_is_known),
         cmocka_unit_test(the_smallest_part_has_a_tokenizer),
         cmocka_unit_test(a_rank_has_its_slices_and_read_no_more),
         cmocka_unit_test(every_format_is_cut_at_its_blocks),

@@ -270,6 +270,10 @@ static void a_format_is_kept_where_the_whole_matrix_has_it(void **state)
         bool kept =
             (t >= DTYPE_Q8_0 && t <= DTYPE_Q5_K) || t == DTYPE_F8; /* all others become bf16 */
         assert_int_equal(device_type(&m, REGION_HEAD, 0, 1), kept ? t : DTYPE_BF16);
+        m.fine_scales = true;
+        kept &= t != DTYPE_F8;
+        assert_int_equal(device_type(&m, REGION_HEAD, 0, 1), kept ? t : DTYPE_BF16);
+        m.fine_scales = false;
     }
     m.head.type = DTYPE_BF16;
 }

@@ -66,7 +66,7 @@ static float value_of(enum dtype type, const char *w, int cols, int row, int col
     float code = (float)code_of(type, brick, r, c), d = half(own + 2 * t);
     switch (type) {
     case DTYPE_F8:
-        memcpy(&d, scales + t / 4 * 256 + 16 * r + 4 * (t % 4), sizeof d);
+        memcpy(&d, scales + 8 * r + 4 * (t / 4), sizeof d);
         return d * e4m3_to_f32((uint8_t)(int)code);
     case DTYPE_Q6_K:
         d = half(scales + 256 + 2 * r) * (float)(int8_t)own[c / 16];
@@ -137,12 +137,34 @@ static void a_row_may_end_within_a_brick(void **state)
                 check_matrix(kept[i], cols);
 }
 
-/* Nothing is made larger, and what is plain is not cut into bricks. */
+/* Products in units of a scale must be able to divide by it, or to leave the codes out. */
+static void a_scale_that_is_next_to_nothing_has_no_codes(void **state)
+{
+    (void)state;
+    static const float scale[] = {0, 1e-31f, -1e-31f, 1e-29f};
+    char row[8 * DTYPE_BYTES(DTYPE_F8)], w[16 * sizeof row];
+    for (size_t k = 0; k < sizeof scale / sizeof *scale; k++) {
+        memset(w, 0, sizeof w);
+        memset(row, 0x38, sizeof row); /* 1 in e4m3 */
+        for (int i = 0; i < 4; i++)    /* of the first 128 columns; the others have another */
+            memcpy(row + i * DTYPE_BYTES(DTYPE_F8), scale + k, sizeof *scale);
+        bricks_put_row(DTYPE_F8, row, 256, 5, w);
+        bool nothing = k < 3;
+        assert_true(value_of(DTYPE_F8, w, 256, 5, 0) == (nothing ? 0 : scale[k]));
+        assert_int_equal(code_of(DTYPE_F8, w, 5, 127), nothing ? 0 : 0x38);
+        assert_int_equal(code_of(DTYPE_F8, w, 5, 128), 0x38);
+    }
+}
+
+/* Nothing is made larger, and what is plain is not cut into bricks. Of F8 three scales in four are
+ * the one before. */
 static void bricks_are_as_large_as_the_blocks_in_them(void **state)
 {
     (void)state;
-    for (int i = 0; i < KEPT; i++)
-        assert_int_equal(bricks_bytes(kept[i], 16, 256), 16 * dtype_bytes(kept[i], 256));
+    for (int i = 0; i < KEPT; i++) {
+        int64_t same = kept[i] == DTYPE_F8 ? 16 * 6 * (int64_t)sizeof(float) : 0;
+        assert_int_equal(bricks_bytes(kept[i], 16, 256), 16 * dtype_bytes(kept[i], 256) - same);
+    }
     assert_int_equal(bricks_bytes(DTYPE_BF16, 16, 256), 0);
     assert_int_equal(bricks_bytes(DTYPE_F16, 16, 256), 0);
     assert_int_equal(bricks_bytes(DTYPE_F32, 16, 256), 0);
@@ -153,6 +175,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_matrix_in_bricks_has_the_values_of_its_rows),
         cmocka_unit_test(a_row_may_end_within_a_brick),
+        cmocka_unit_test(a_scale_that_is_next_to_nothing_has_no_codes),
         cmocka_unit_test(bricks_are_as_large_as_the_blocks_in_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
