@@ -244,7 +244,8 @@ struct region_cost plan_cost(const struct model *model, enum region r, int layer
     int64_t q = (int64_t)s->heads * s->head_dim, kv = (int64_t)s->kv_heads * s->head_dim;
     int64_t rows = logits_rows;
     int width = r == REGION_HEAD ? logits_rows : m;
-    struct region_cost c = {.kept = device_type(model, r, layer, width) != DTYPE_BF16};
+    int brick = brick_bytes((int)device_type(model, r, layer, width));
+    struct region_cost c = {.kept_element = (double)brick / (BRICK_ROWS * BRICK_COLS)};
     switch (r) {
     case REGION_EMBED:
         c.weight_bytes = m * dtype_bytes((enum dtype)model->embed.type, s->hidden);
@@ -299,8 +300,10 @@ int64_t region_cost_bytes(const struct region_cost *c)
 
 double machine_weight_bytes(const struct machine *machine, const struct region_cost *c)
 {
-    return (double)(machine->weight_element && !c->kept ? c->weights * machine->weight_element
-                                                        : c->weight_bytes);
+    if (!machine->weight_element)
+        return (double)c->weight_bytes;
+    double element = c->kept_element > 0 ? c->kept_element : machine->weight_element;
+    return (double)c->weights * element;
 }
 
 double machine_bytes(const struct machine *machine, const struct region_cost *c)

@@ -97,8 +97,8 @@ bool device_copied(const struct model *model, enum region r, int layer);
  * `layer` is 0 for embed and head; `logits_rows` counts for the head alone, which has no `m`. */
 struct region_cost {
     int64_t weight_bytes, activation_bytes, kv_bytes;
-    int64_t weights; /* how many of them; weight_bytes are the model's own format's */
-    bool kept;       /* a GPU keeps that format */
+    int64_t weights;     /* how many of them; weight_bytes are the model's own format's */
+    double kept_element; /* bytes of one as a GPU keeps it; 0: it becomes bf16 there */
     int64_t flops;
 };
 struct region_cost plan_cost(const struct model *model, enum region r, int layer, int m,

@@ -209,8 +209,11 @@ static void scales_for_fewer_columns_are_said_to_be_fine(void **state)
     static const struct {
         const char *checkpoint;
         bool fine;
-    } some[] = {{"fp8-block", true},       {"ct-fp8-block", true}, {"fp8-tensor", false},
-                {"ct-fp8-channel", false}, {"ct-pack", false}};
+    } some[] = {{"fp8-block", true},
+                {"ct-fp8-block", true},
+                {"fp8-tensor", false},
+                {"ct-fp8-channel", false},
+                {"ct-pack", false}};
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
         char *name = xasprintf("checkpoints/%s", some[i].checkpoint), *path = golden_path(name);
         struct err err = {""};

@@ -239,11 +239,15 @@ static void bytes_are_those_of_the_machines_own_formats(void **state)
     assert_true(machine_bytes(&gpu, &f32) == machine_bytes(&gpu, &bf16));
     assert_true(roofline_s(&gpu, &f32) == roofline_s(&gpu, &bf16));
     m.layer[0].down.type = DTYPE_Q4_K;
-    assert_false(plan_cost(&m, REGION_MLP_OUT, 0, 1, 1, 512, 1).kept);
+    assert_false(plan_cost(&m, REGION_MLP_OUT, 0, 1, 1, 512, 1).kept_element > 0);
     m.own_formats = true;
     struct region_cost q4 = plan_cost(&m, REGION_MLP_OUT, 0, 1, 1, 512, 1);
-    assert_true(q4.kept && !bf16.kept && !f32.kept);
+    assert_true(q4.kept_element > 0 && !(bf16.kept_element > 0) && !(f32.kept_element > 0));
     assert_true(machine_weight_bytes(&gpu, &q4) == 2048.0 * 6144 * 144 / 256);
+    m.layer[0].down.type = DTYPE_F8; /* a scale for 32 columns in memory, for 128 on the device */
+    struct region_cost f8 = plan_cost(&m, REGION_MLP_OUT, 0, 1, 1, 512, 1);
+    assert_true(machine_weight_bytes(&cpu, &f8) == 2048.0 * 6144 * 36 / 32);
+    assert_true(machine_weight_bytes(&gpu, &f8) == 2048.0 * 6144 * 132 / 128);
     struct region_cost attn = plan_cost(&m, REGION_ATTN, 0, 1, 1, 512, 1);
     assert_true(machine_bytes(&cpu, &attn) - machine_bytes(&gpu, &attn) ==
                 (double)attn.kv_bytes / 2);
@@ -297,9 +301,9 @@ static void steps_of_many_tokens_read_the_bf16_beside_a_kept_format(void **state
     }
     assert_false(device_copied(&m, REGION_EMBED, 0));
     assert_int_equal(device_type(&m, REGION_EMBED, 0, 2048), DTYPE_Q4_K);
-    assert_true(plan_cost(&m, REGION_MLP_OUT, 0, 16, 16, 512, 16).kept);
-    assert_false(plan_cost(&m, REGION_MLP_OUT, 0, 32, 32, 512, 32).kept);
-    assert_true(plan_cost(&m, REGION_HEAD, 0, 2048, 1, 2048, 1).kept);
+    assert_true(plan_cost(&m, REGION_MLP_OUT, 0, 16, 16, 512, 16).kept_element > 0);
+    assert_false(plan_cost(&m, REGION_MLP_OUT, 0, 32, 32, 512, 32).kept_element > 0);
+    assert_true(plan_cost(&m, REGION_HEAD, 0, 2048, 1, 2048, 1).kept_element > 0);
     m.own_formats = false;
     assert_false(device_copied(&m, REGION_MLP_OUT, 0));
     m.layer[0].wo.type = m.layer[0].down.type = m.head.type = m.embed.type = DTYPE_BF16;
