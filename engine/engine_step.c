@@ -213,7 +213,6 @@ static bool plan(struct engine *e, struct batch *b)
         histogram_observe(&e->stats.queue, (double)(now - seq->submit_ns) * 1e-9);
         history_prompt(&e->stats.history, now, seq->prompt_n);
         atomic_fetch_add(&e->stats.prompt_tokens, (uint64_t)seq->prompt_n);
-        atomic_fetch_add(&e->stats.cached_tokens, (uint64_t)seq->cached_tokens);
     }
     if (b->schedule.items == 0)
         return false;

@@ -31,7 +31,7 @@ struct page {
     int32_t refs;
     int32_t next_same; /* next page in the same hash bucket */
     int32_t older, newer;
-    uint64_t use; /* times it was handed out, and 1 */
+    uint64_t use; /* times it was handed out */
     uint64_t owner;
     uint64_t serial; /* 0: not sealed */
     uint64_t before; /* serial of the page before; 0: this is the first */
@@ -210,18 +210,24 @@ bool kvcache_writable(const struct kvcache *kv, int32_t page)
 
 /* ---- sharing ------------------------------------------------------------------------------ */
 
+int32_t kvcache_find(struct kvcache *kv, uint64_t owner, int32_t before, const int32_t *tokens)
+{
+    uint64_t serial = before == NONE ? 0 : kv->page[before].serial;
+    int32_t page = before == NONE || serial ? find(kv, owner, serial, tokens) : NONE;
+    if (page != NONE)
+        hold(kv, page);
+    return page;
+}
+
 int32_t kvcache_match(struct kvcache *kv, uint64_t owner, const int32_t *tokens, int32_t max,
                       int32_t *pages)
 {
-    uint64_t before = 0;
     int32_t n = 0;
     for (; n < max; n++) {
-        int32_t page = find(kv, owner, before, tokens + (int64_t)n * KV_PAGE);
-        if (page == NONE)
+        pages[n] =
+            kvcache_find(kv, owner, n > 0 ? pages[n - 1] : NONE, tokens + (int64_t)n * KV_PAGE);
+        if (pages[n] == NONE)
             break;
-        hold(kv, page);
-        pages[n] = page;
-        before = kv->page[page].serial;
     }
     return n;
 }

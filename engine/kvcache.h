@@ -45,6 +45,10 @@ bool kvcache_writable(const struct kvcache *kv, int32_t page);
 int32_t kvcache_match(struct kvcache *kv, uint64_t owner, const int32_t *tokens, int32_t max,
                       int32_t *pages);
 
+/* `owner`'s page with the contents `tokens` [KV_PAGE] after its sealed page `before` (-1: none),
+ * which it holds from now on; -1 if there is none. */
+int32_t kvcache_find(struct kvcache *kv, uint64_t owner, int32_t before, const int32_t *tokens);
+
 /* Seals `page` for `owner`; it holds `tokens` [KV_PAGE] after the sealed page `before` (-1: none).
  * If a page of this owner with the same contents is known, the caller's hold moves to that one.
  * Returns the page to use from now on. A page after an unsealed one, or after one of another

@@ -94,6 +94,11 @@ uint64_t scheduler_yields(const struct scheduler *s)
     return s->yields;
 }
 
+uint64_t scheduler_cached(const struct scheduler *s)
+{
+    return s->cached;
+}
+
 uint64_t scheduler_work(const struct scheduler *s)
 {
     return s->work;
@@ -281,8 +286,7 @@ int32_t scheduler_reserve(struct scheduler *s, struct sequence *seq, int32_t mor
 
 /* ---- admission ----------------------------------------------------------------------------- */
 
-/* The owner whose pages a sequence may share (kvcache.h). */
-static uint64_t owner_of(const struct scheduler *s, const struct sequence *seq)
+uint64_t scheduler_owner(const struct scheduler *s, const struct sequence *seq)
 {
     return s->limits.prefix_cache == PREFIX_SALTED ? seq->client : 0;
 }
@@ -294,8 +298,8 @@ static bool admit(struct scheduler *s, struct sequence *seq)
     /* Scoring a prompt needs the logits of every position, so nothing of it may be skipped. */
     bool scores = seq->prompt_logprobs && seq->scored < seq->prompt_n;
     if (s->limits.prefix_cache && !scores)
-        shared =
-            kvcache_match(s->kv, owner_of(s, seq), seq->tokens, (seq->n - 1) / KV_PAGE, seq->page);
+        shared = kvcache_match(s->kv, scheduler_owner(s, seq), seq->tokens, (seq->n - 1) / KV_PAGE,
+                               seq->page);
     seq->pages = shared;
     seq->flow->pages += shared;
     if (kvcache_available(s->kv) < need - shared + growing(s)) {
@@ -363,6 +367,7 @@ int32_t scheduler_admit(struct scheduler *s, struct sequence **admitted)
         } else if (!seq->admitted) {
             seq->admitted = true;
             seq->cached_tokens = seq->computed;
+            s->cached += (uint64_t)seq->computed;
             admitted[fresh++] = seq;
         }
     }
@@ -377,8 +382,8 @@ static void seal_pages(struct scheduler *s, struct sequence *seq, int32_t end)
     for (; (seq->sealed + 1) * KV_PAGE <= end; seq->sealed++) {
         int32_t i = seq->sealed;
         seq->page[i] =
-            kvcache_seal(s->kv, owner_of(s, seq), seq->page[i], i > 0 ? seq->page[i - 1] : -1,
-                         seq->tokens + (int64_t)i * KV_PAGE);
+            kvcache_seal(s->kv, scheduler_owner(s, seq), seq->page[i],
+                         i > 0 ? seq->page[i - 1] : -1, seq->tokens + (int64_t)i * KV_PAGE);
     }
 }
 

@@ -98,6 +98,8 @@ int32_t scheduler_waiting(const struct scheduler *s);
 uint64_t scheduler_preemptions(const struct scheduler *s);
 /* Times a sequence gave up its place in the batch to a client that had fewer. */
 uint64_t scheduler_yields(const struct scheduler *s);
+/* Prompt tokens that came out of the prefix cache, of sequences before their first token. */
+uint64_t scheduler_cached(const struct scheduler *s);
 /* Work of all steps so far: tokens that were computed for the first time. */
 uint64_t scheduler_work(const struct scheduler *s);
 /* The client's newest sequence that has never run, or NULL. */

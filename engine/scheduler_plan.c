@@ -111,8 +111,10 @@ static int32_t collect_chunks(struct scheduler *s, const struct schedule *out)
 {
     int32_t chunks = 0, flows = 0, cursor = 0;
     int32_t rows = s->limits.max_rows - out->rows - (s->running.n - out->items - 1);
-    for (struct sequence *seq = s->running.oldest; seq; seq = seq->newer)
+    for (struct sequence *seq = s->running.oldest; seq; seq = seq->newer) {
         seq->flow->chunk = -1;
+        seq->planned = 0;
+    }
     /* Newest first, so that of chunks that rank the same the oldest ends up first. */
     cursor = out->items - 1;
     for (struct sequence *seq = s->running.newest; seq; seq = seq->older) {
@@ -122,6 +124,7 @@ static int32_t collect_chunks(struct scheduler *s, const struct schedule *out)
         }
         struct flow *flow = seq->flow;
         bool scores = seq->prompt_logprobs && seq->scored < seq->prompt_n;
+        scheduler_catch_up(s, seq);
         struct chunk chunk = {.seq = seq, .want = to_compute(seq)};
         if (scores && chunk.want > rows)
             chunk.want = rows;
@@ -154,31 +157,47 @@ static int32_t least_served(const struct scheduler *s, int32_t flows)
     return least;
 }
 
+/* The first chunk of flow `i` of `flows` is out of the plan; returns the number of flows that have
+ * one. */
+static int32_t next_chunk(struct scheduler *s, int32_t i, int32_t flows)
+{
+    struct flow *flow = s->flow[i];
+    flow->chunk = s->chunk[flow->chunk].next;
+    if (flow->chunk < 0)
+        s->flow[i] = s->flow[--flows];
+    return flows;
+}
+
 /* Gives `budget` tokens to the flows that have chunks, and plans each chunk once it has all it
  * gets. True if all got all they want. */
 static bool share_budget(struct scheduler *s, struct schedule *out, int32_t flows, int32_t budget)
 {
+    bool all = true;
     while (flows > 0 && budget > 0) {
         int32_t i = least_served(s, flows), piece = flows > 1 && budget > PIECE ? PIECE : budget;
         struct flow *flow = s->flow[i];
         struct chunk *t = &s->chunk[flow->chunk];
+        if (t->get == 0 && scheduler_follows(s, t->seq)) {
+            all = false;
+            flows = next_chunk(s, i, flows);
+            continue;
+        }
         int32_t get = t->want - t->get < piece ? t->want - t->get : piece;
         t->get += get;
+        t->seq->planned = t->get;
         flow->given += get;
         budget -= get;
         if (t->get < t->want)
             continue;
         add_item(s, out, t->seq, t->get);
-        flow->chunk = t->next;
-        if (flow->chunk < 0)
-            s->flow[i] = s->flow[--flows];
+        flows = next_chunk(s, i, flows);
     }
     for (int32_t i = 0; i < flows; i++) {
         const struct chunk *t = &s->chunk[s->flow[i]->chunk];
         if (t->get > 0)
             add_item(s, out, t->seq, t->get);
     }
-    return flows == 0;
+    return all && flows == 0;
 }
 
 /* Prompt tokens that there must be in this step: those of whoever was served least are as many as

@@ -27,6 +27,7 @@ struct scheduler {
     int32_t pace; /* prompt tokens beside decodes */
     int32_t suspects;
     uint64_t preemptions, yields, work;
+    uint64_t cached;     /* prompt tokens that did not have to be computed */
     struct chunk *chunk; /* [max_batch] within a plan */
     struct flow **flow;  /* [max_batch] likewise: those with chunks */
 };
@@ -37,6 +38,13 @@ enum {
     AGEING = 8          /* computed tokens of anybody that count as one token less to wait for */
 };
 
+/* The owner whose pages a sequence may share (kvcache.h). */
+uint64_t scheduler_owner(const struct scheduler *s, const struct sequence *seq);
+/* Gives a running sequence the pages that it is about to compute and that are in the prefix cache
+ * by now. */
+void scheduler_catch_up(struct scheduler *s, struct sequence *seq);
+/* Whether it should leave a step out, because another sequence computes enough of what it would. */
+bool scheduler_follows(const struct scheduler *s, const struct sequence *seq);
 /* Pages for all tokens of a running sequence, others' if need be; false if it had to give up its
  * own. */
 bool scheduler_grow(struct scheduler *s, struct sequence *seq);

@@ -23,6 +23,7 @@ struct bench {
     uint64_t next_id;
     uint64_t work[CLIENTS]; /* computed for the first time, by client (the last: all others) */
     int32_t waiting[CLIENTS];
+    int32_t (*held)[KV_PAGE]; /* [pages] tokens whose keys and values a page has */
 };
 
 static inline struct bench *bench_open(int32_t pages, int32_t batch, int32_t chunk)
@@ -33,6 +34,7 @@ static inline struct bench *bench_open(int32_t pages, int32_t batch, int32_t chu
                                           .max_rows = batch + 4,
                                           .prefix_cache = PREFIX_SALTED};
     b->kv = kvcache_open(pages);
+    b->held = xcalloc((size_t)pages, sizeof *b->held);
     b->s = scheduler_open(b->kv, &b->limits);
     b->plan.item = b->item;
     b->next_id = 1;
@@ -49,6 +51,7 @@ static inline void bench_close(struct bench *b)
     assert_int_equal(kvcache_used(b->kv), 0);
     scheduler_close(b->s);
     kvcache_close(b->kv);
+    free(b->held);
     free(b);
 }
 
@@ -105,6 +108,16 @@ static inline void check_plan(const struct bench *b)
     assert_true(rows <= b->limits.max_rows);
 }
 
+/* "Runs" an item: what lies in front of it is what its tokens have in front of them. */
+static inline void compute(struct bench *b, const struct schedule_item *item)
+{
+    const struct sequence *seq = item->seq;
+    for (int32_t q = 0; q < item->first; q++)
+        assert_int_equal(b->held[seq->page[q / KV_PAGE]][q % KV_PAGE], seq->tokens[q]);
+    for (int32_t q = item->first; q < item->first + item->count; q++)
+        b->held[seq->page[q / KV_PAGE]][q % KV_PAGE] = seq->tokens[q];
+}
+
 /* Plans and "runs" one step: rows that draw give a token. Frees what is complete, returns how
  * many were. */
 static inline int32_t step(struct bench *b)
@@ -119,6 +132,7 @@ static inline int32_t step(struct bench *b)
         int32_t from = item->first > item->seq->charged ? item->first : item->seq->charged;
         if (item->first + item->count > from)
             b->work[row_of(item->seq)] += (uint64_t)(item->first + item->count - from);
+        compute(b, item);
     }
     scheduler_started(b->s, &b->plan);
     scheduler_done(b->s, &b->plan);
