@@ -31,7 +31,7 @@ struct page {
     int32_t refs;
     int32_t next_same; /* next page in the same hash bucket */
     int32_t older, newer;
-    uint64_t use; /* times it was handed out, and 1 */
+    uint64_t use; /* times it was handed out; kvcache_use() says one more */
     uint64_t owner;
     uint64_t serial; /* 0: not sealed */
     uint64_t before; /* serial of the page before; 0: this is the first */
