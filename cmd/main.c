@@ -2,7 +2,9 @@
 /* main.c - the program `whet`: finds the subcommand and hands it the rest of the command line.
  *
  * Exit codes: 0 done, 1 failure, 2 usage, 3 another rank of the model was lost (engine/ranks.h).
- * Nothing exits anywhere else.
+ * A server ends here but for a load that is given up (cmd/serve.c), a rank that is stuck in its
+ * device (engine/ranks.c) and a WHET_ISA that nobody knows (kernels/isa.c); children end
+ * themselves.
  */
 #include <stdbool.h>
 #include <stdio.h>

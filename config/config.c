@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* config.c - the option parser, driven by options.def.
  *
- * The table is included four times: for the struct (config.h), for the rows, the sections and the
- * aliases below. A row knows where its value lives (offset), its type and its range,
- * so file, environment and flags all go through one function, set_text(), which names the option,
- * the value and its origin when it refuses.
+ * The table is included five times: for the struct (config.h), and below for the rows, the
+ * sections, the aliases and the enums that were booleans. A row knows where its value lives
+ * (offset), its type and its range, so file, environment and flags all go through one function,
+ * set_text(), which names the option, the value and its origin when it refuses.
  */
 #include "config/config.h"
 
@@ -15,6 +15,9 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "config/log.h"
 
 enum option_type { TYPE_STR, TYPE_INT, TYPE_NUM, TYPE_BOOL, TYPE_ENUM };
 
@@ -261,8 +264,39 @@ static int read_file(struct config *c, const char *path, struct err *err)
     return f.failed;
 }
 
+/* Whether "SECTION_NAME", which begins with the name of a section, is no option of it. */
+static bool names_nothing(const char *variable, size_t n)
+{
+    char name[96];
+    if (n >= sizeof name)
+        n = sizeof name - 1;
+    for (size_t i = 0; i < n; i++)
+        name[i] = (char)tolower((unsigned char)variable[i]);
+    name[n] = 0;
+    for (size_t s = 0; s < sizeof sections / sizeof *sections; s++) {
+        size_t length = strlen(sections[s].name);
+        if (strncmp(name, sections[s].name, length) == 0 && name[length] == '_')
+            return !find(name, length, name + length + 1);
+    }
+    return false;
+}
+
+/* A slip of the pen, most likely; but not all of an environment is written for us. */
+static void warn_of_unknown_variables(void)
+{
+    static const char ours[] = "WHET_";
+    for (char **v = environ; v && *v; v++) {
+        size_t n = strcspn(*v, "=");
+        if (n > sizeof ours - 1 && strncmp(*v, ours, sizeof ours - 1) == 0 &&
+            names_nothing(*v + sizeof ours - 1, n - (sizeof ours - 1)))
+            log_warn("config", "%.*s in the environment names no option (whet --help lists them)",
+                     (int)n, *v);
+    }
+}
+
 static int read_environment(struct config *c, struct err *err)
 {
+    warn_of_unknown_variables();
     for (int i = 0; i < OPTIONS; i++) {
         char name[96];
         snprintf(name, sizeof name, "WHET_%s_%s", options[i].section, options[i].name);
@@ -400,7 +434,7 @@ static const char *type_text(const struct option *o, char *out, size_t n)
 
 void config_help(FILE *out)
 {
-    fputs("usage: whet serve|bench|tune|kernels [options]\n\n"
+    fputs("usage: whet serve|bench|tune|kernels|fleet [options]\n\n"
           "  --config FILE                      INI file: [section] and name = value\n",
           out);
     char flag[96], type[128];

@@ -2,9 +2,11 @@
 /* config.h - every option of whet, from one table (options.def).
  *
  * Precedence: command-line flag, then environment (WHET_SECTION_NAME), then file (INI,
- * section.name), then the default. An unknown or ill-typed value is an error that names the
- * option, the value and where it came from. Filled once at start, read-only afterwards (SIGHUP
- * reloads only what server/ re-reads itself: key files, CORS origins and the log level).
+ * section.name), then the default. An ill-typed value, and a name in the file or among the flags
+ * that is no option, is an error that names it and where it came from. Of the environment, which
+ * others write to as well, an unknown WHET_SECTION_NAME is a warning in the log. Filled once at
+ * start, read-only afterwards (SIGHUP reloads only what server/ re-reads itself: key files, limits
+ * of clients, CORS origins and the log level).
  */
 #ifndef WHET_CONFIG_CONFIG_H
 #define WHET_CONFIG_CONFIG_H

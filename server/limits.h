@@ -42,6 +42,6 @@ enum {
 #define LINGER_S 2.0     /* reading on after the last response so that it is not reset away */
 #define KEEPALIVE_S 15.0 /* silence before a stream gets a comment */
 #define STALL_S 30.0     /* no engine progress for this long: /health says 503 */
-#define RETRY_AFTER_S 1  /* Retry-After of every 429 and 503 */
+#define RETRY_AFTER_S 1  /* Retry-After of a 429 or 503 that names no other */
 
 #endif

@@ -9,7 +9,7 @@
 // Builds the step of Llama-3.2-1B, Qwen3-1.7B, 4B, 0.6B, Llama-3.2-3B, Llama-3.1-8B, of a rank's
 // half of Qwen3-4B or Llama-3.1-8B, or of its quarter (--model 0 to 9), with random bf16 weights as
 // one graph with programmatic edges, five kernels a layer and the head, each compiled from
-// kernels/*.cu by NVRTC (chain_step.hpp). Every variant is compared with reference.cuh on its
+// kernels/cuda/*.cu by NVRTC (chain_step.hpp). Every variant is compared with reference.cuh on its
 // region before it is timed, and the step's logits in the end (chain_check.hpp). Then a coordinate
 // search on the time of the whole step (chain_search.hpp), in stages that unlock one group of knobs
 // after another, so that the table says what each is worth; --fine searches near the start only,

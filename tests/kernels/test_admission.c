@@ -8,7 +8,7 @@
  * stage and put before every check of the probe, with the numerics they declare (BITEQ points under
  * bit_equal), and before the whole model's logits. So is its START for a model in one of a
  * few other formats. A false refusal here is a kernel that would never serve, so all must pass.
- * test_templates looks at many more points, with fewer checks each.
+ * test_templates looks at more points and models, with fewer checks each.
  */
 #include <stdio.h>
 #include <stdlib.h>

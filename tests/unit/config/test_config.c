@@ -190,6 +190,50 @@ static void a_damaged_file_is_refused_by_name(void **state)
     config_free(&c);
 }
 
+/* What config_parse() writes to the log, with one more variable. */
+static const char *log_with(const char *variable, const char *value)
+{
+    static char said[4096];
+    struct config c;
+    struct err e;
+    FILE *log = tmpfile();
+    int old = dup(STDERR_FILENO);
+    dup2(fileno(log), STDERR_FILENO);
+    setenv(variable, value, 1);
+    int rc = PARSE(&c, &e, "--port", "1");
+    unsetenv(variable);
+    dup2(old, STDERR_FILENO);
+    close(old);
+    rewind(log);
+    said[fread(said, 1, sizeof said - 1, log)] = 0;
+    fclose(log);
+    assert_int_equal(rc, 0);
+    config_free(&c);
+    return said;
+}
+
+static void a_variable_that_is_no_option_of_its_section_is_warned_of(void **state)
+{
+    (void)state;
+    static const char *const slips[] = {"WHET_SERVER_PROT", "WHET_ENGINE_KV-MIB", "WHET_LOG_",
+                                        "WHET_SPECIALIZER_PORT"};
+    static const char *const others[] = {"WHET_SERVER_IDLE_TIMEOUT", "WHET_CACHE", "WHET_SERVER",
+                                         "WHET_SERVERS_PROT",        "WHET_",      "SERVER_PROT"};
+    for (size_t i = 0; i < sizeof slips / sizeof *slips; i++) {
+        const char *said = log_with(slips[i], "9000");
+        assert_non_null(strstr(said, " warn "));
+        assert_non_null(strstr(said, slips[i]));
+        assert_null(strstr(said, "9000")); /* it may be a secret */
+    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        assert_string_equal(log_with(others[i], "9"), "");
+    char name[1024]; /* longer than any option */
+    memset(name, 'X', sizeof name - 1);
+    memcpy(name, "WHET_SERVER_", 12);
+    name[sizeof name - 1] = 0;
+    assert_non_null(strstr(log_with(name, "1"), "WHET_SERVER_XXX"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -200,6 +244,7 @@ int main(void)
         cmocka_unit_test(every_refusal_names_the_option_and_the_value),
         cmocka_unit_test(help_names_flags_as_they_are_written),
         cmocka_unit_test(a_damaged_file_is_refused_by_name),
+        cmocka_unit_test(a_variable_that_is_no_option_of_its_section_is_warned_of),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
