@@ -169,6 +169,23 @@ def test_prefix_cache_is_reported(server):
     assert first["choices"][0]["text"] == second["choices"][0]["text"]
 
 
+def test_choices_and_those_that_come_together_read_a_beginning_once(server):
+    hits = "whet_prefix_cache_hit_tokens_total"
+    prompt = "A second unique beginning 6139. " + "The quick brown fox jumps over the lazy dog. " * 10
+    before = server.metric(hits)
+    answer = server.complete(prompt, n=4, max_tokens=4, temperature=0)
+    whole = (answer["usage"]["prompt_tokens"] - 1) // 16 * 16
+    assert server.metric(hits) - before == 3 * whole
+    assert len({choice["text"] for choice in answer["choices"]}) == 1
+
+    prompts = [f"A third beginning 2750. {prompt} Number {i}." for i in range(4)]
+    before = server.metric(hits)
+    answer = server.post("/v1/completions", {"prompt": prompts, "max_tokens": 4, "temperature": 0}).json()
+    alone = [server.complete(p, max_tokens=4)["choices"][0]["text"] for p in prompts]
+    assert [choice["text"] for choice in answer["choices"]] == alone
+    assert server.metric(hits) - before >= 7 * whole
+
+
 def test_penalties_and_cuts_are_accepted(server):
     answer = server.complete(PROMPT, temperature=0.8, seed=1, top_p=0.9, top_k=40, min_p=0.05,
                              presence_penalty=0.5, frequency_penalty=0.5, repetition_penalty=1.1,
