@@ -71,7 +71,8 @@ void engine_fingerprint(const struct engine *e, char out[40]);
 
 /* ---- requests ----------------------------------------------------------------------------- */
 
-/* DISPLACED: it waited in a full queue, had not run yet, and its client had most waiting. */
+/* DISPLACED: it waited in a full queue, neither it nor another that was submitted with it had run
+ * yet, and its client had most waiting. All that were submitted with it end so. */
 enum finish {
     FINISH_NONE,
     FINISH_STOP,
@@ -138,7 +139,8 @@ struct engine_request {
     void *user;
 };
 
-/* FULL: the queue, and no client has more waiting. LIMITED: the client's own limits. */
+/* FULL: the queue, and no other client has more waiting that could give way. LIMITED: the client's
+ * own limits. */
 enum submit_result {
     SUBMIT_OK,
     SUBMIT_FULL,
@@ -151,6 +153,10 @@ enum submit_result {
  * event may come before this returns. But for SUBMIT_OK `err` says why, and no event will come. */
 enum submit_result engine_submit(struct engine *e, const struct engine_request *r, uint64_t *id,
                                  struct err *err);
+/* All of `r` [n] or none: what one client wants for one answer, with the limits of the first. `id`
+ * [n] or NULL. */
+enum submit_result engine_submit_all(struct engine *e, const struct engine_request *r, int32_t n,
+                                     uint64_t *id, struct err *err);
 /* Ends a request wherever it is (queued too); its EVENT_END follows unless it already came. */
 void engine_cancel(struct engine *e, uint64_t id);
 /* Whether a request of this client submitted now would find room (asked before tokenizing):

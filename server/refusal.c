@@ -56,11 +56,7 @@ void refusal_displaced(struct generation *g)
     api_error_code(&e, 429, "queue_full", NULL,
                    "the queue is full, and you have more requests waiting than others; try again "
                    "later");
-    int64_t seen = 0;
-    for (int32_t i = 0; i < g->choices; i++)
-        seen += g->choice[i].tokens;
-    if (seen == 0) /* nothing was computed, as far as the client can tell */
-        client_charge(g->client, -g->charged, clock_ns());
+    client_charge(g->client, -g->charged, clock_ns()); /* nothing was computed */
     count_refusal(g, REFUSED_DISPLACED);
     generation_fail(g, &e);
 }

@@ -152,6 +152,26 @@ def test_a_full_queue_makes_room_for_another_key(keyed):
         c.close()
 
 
+def test_an_answer_that_has_begun_keeps_its_place(keyed):
+    """Its choices that wait have the most places of the full queue, and the stream is under way."""
+    s = keyed("--engine-max-batch", "6", "--server-max-queue", "8")
+    body = {**LONG, "n": 12, "max_tokens": 120, "stream": True}
+    with requests.post(s.url + "/v1/completions", json=body, stream=True, timeout=PATIENCE,
+                       headers=bearer("sk-greedy")) as answer:
+        assert answer.status_code == 200
+        lines = answer.iter_lines()
+        next(lines)
+        others = [send(s, LONG, "sk-victim") for _ in range(4)]
+        events = parse_events(b"\n\n".join(line for line in lines if line) + b"\n\n")
+    assert all("error" not in e for e in events), events[-1]
+    ends = [c["index"] for e in events for c in e["choices"] if c["finish_reason"] == "length"]
+    assert sorted(ends) == list(range(12))
+    assert counted(s, "refused_total", "greedy", "displaced") == 0
+    assert counted(s, "refused_total", "victim", "queue") == 2
+    for c in others:
+        c.close()
+
+
 # ---- limits ------------------------------------------------------------------------------------
 
 
