@@ -247,7 +247,7 @@ static void submit(struct generation *g)
     int64_t prompts = 0;
     for (int32_t i = 0; i < g->prompts; i++)
         prompts += g->prompt[i].n;
-    if (refusal_tokens(g, prompts))
+    if (refusal_choices(g) || refusal_tokens(g, prompts))
         return;
     g->choices = g->prompts * g->params.n;
     g->choice = xcalloc((size_t)g->choices, sizeof(*g->choice));

@@ -75,7 +75,7 @@ static int check_choices(struct generation *g, struct api_error *e)
 {
     const struct config *c = g->srv->config;
     int64_t choices = (int64_t)g->prompts * g->params.n;
-    int64_t most = g->info->max_batch + c->server_max_queue;
+    int64_t most = g->info->max_batch + c->server_max_queue; /* refusal_choices(): its client's */
     if (most > CHOICES_MAX)
         most = CHOICES_MAX;
     uint64_t echoed = 0, max = (uint64_t)c->server_max_answer;

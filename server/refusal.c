@@ -24,6 +24,25 @@ void refusal_room(struct generation *g, enum submit_result result, const struct 
     generation_fail(g, &e);
 }
 
+bool refusal_choices(struct generation *g)
+{
+    struct api_error e;
+    const struct request_limits *l = &g->client->limits.requests;
+    bool batch = l->running == 0 || l->running > g->info->max_batch;
+    int32_t running = batch ? g->info->max_batch : l->running;
+    int32_t choices = g->prompts * g->params.n;
+    if (l->waiting < 0 || choices <= (int64_t)running + l->waiting)
+        return false;
+    /* As above a minute's tokens: no 429, which clients would try again in vain. */
+    api_error_code(&e, 400, "rate_limit_exceeded", g->params.n > 1 ? "n" : "prompt",
+                   "%d prompts x %d choices are %d generations, but your limit is running=%d "
+                   "waiting=%d",
+                   g->prompts, g->params.n, choices, running, l->waiting);
+    count_refusal(g, REFUSED_REQUESTS);
+    generation_fail(g, &e);
+    return true;
+}
+
 bool refusal_tokens(struct generation *g, int64_t tokens)
 {
     struct api_error e;

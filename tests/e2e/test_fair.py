@@ -197,6 +197,27 @@ def test_requests_of_a_key_are_limited(keyed):
     assert s.post("/v1/completions", SHORT, headers=bearer("sk-greedy")).status_code == 200
 
 
+def test_more_choices_than_a_key_may_ever_have_are_no_429(keyed):
+    s = keyed("--server-key-limits=greedy running=2 waiting=2")
+    few = {**SHORT, "max_tokens": 4, "ignore_eos": True}
+    for body, param in (({**few, "n": 5}, "n"), ({**few, "prompt": ["x"] * 5}, "prompt")):
+        never = s.post("/v1/completions", body, headers=bearer("sk-greedy"))
+        error = never.json()["error"]
+        assert never.status_code == 400 and "retry-after" not in never.headers, never.text
+        assert error["param"] == param and error["code"] == "rate_limit_exceeded"
+        assert "5 generations" in error["message"] and "running=2 waiting=2" in error["message"]
+    assert s.post("/v1/completions", {**few, "n": 5}, headers=bearer("sk-victim")).status_code == 200
+    assert s.post("/v1/completions", {**few, "n": 4}, headers=bearer("sk-greedy")).status_code == 200
+    held = send(s, LONG, "sk-greedy")
+    s.wait_metric("whet_requests_running", 1)
+    before = s.metric("whet_prompt_tokens_total")
+    later = s.post("/v1/completions", {**few, "n": 4}, headers=bearer("sk-greedy"))
+    assert later.status_code == 429 and "retry-after" in later.headers
+    assert "1 of your requests run and 0 wait, and these are 4 more" in later.json()["error"]["message"]
+    assert s.metric("whet_prompt_tokens_total") == before  # none of the four has begun
+    held.close()
+
+
 def test_tokens_a_minute_are_limited_and_reloaded(keyed, tmp_path):
     limits = tmp_path / "limits"
     limits.write_text("# who  what\n* tokens_per_minute=200\nvictim tokens_per_minute=any\n")
