@@ -128,6 +128,9 @@ struct engine_request {
     int32_t stop_tokens;
     bool include_stop, ignore_eos;
     bool prompt_logprobs;
+    /* The client gets the prompt's text, too: a character that the prompt's last token leaves
+     * unfinished and nothing completes is shown (U+FFFD), where it is dropped otherwise. */
+    bool echo;
     bool keep_special; /* special tokens appear in the text */
     /* Guess tokens and check several in one step (speculate.h): the same answer, sooner. */
     bool speculates;

@@ -77,7 +77,8 @@ struct sequence {
     /* text: */
     const struct tokenizer *tokenizer;
     struct utf8_stream utf8;
-    struct stop *stop; /* NULL: no stop strings */
+    int32_t unfinished; /* bytes of the prompt in there that go if no token continues them */
+    struct stop *stop;  /* NULL: no stop strings */
     char *text;
     size_t text_size;
 
@@ -93,8 +94,8 @@ struct sequence {
 
 /* What a request needs of the model. */
 struct sequence_model {
-    const struct tokenizer *tokenizer;
-    const int32_t *stop; /* the model's own end-of-generation ids */
+    const struct tokenizer *tokenizer; /* NULL: it will have no text (tests of schedules) */
+    const int32_t *stop;               /* the model's own end-of-generation ids */
     int32_t stops;
 };
 

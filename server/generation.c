@@ -195,6 +195,7 @@ static struct engine_request request_of(struct choice *c)
         .include_stop = p->include_stop,
         .ignore_eos = p->ignore_eos,
         .prompt_logprobs = p->echo && p->logprobs,
+        .echo = p->echo,
         .keep_special = p->keep_special,
         .speculates = p->speculates,
         .undrafted = p->undrafted,

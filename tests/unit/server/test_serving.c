@@ -175,6 +175,9 @@ static void serving_streams_what_it_answers_plainly(void **state)
         "{\"prompt\":\"half \xc3\xa9\",\"max_tokens\":6%s}",
         "{\"prompt\":\"the end<|endoftext|>never\",\"max_tokens\":40%s}",
         "{\"prompt\":\"echo\",\"max_tokens\":3,\"echo\":true%s}",
+        "{\"prompt\":[181,132,97,232],\"max_tokens\":3,\"echo\":true%s}", /* within a character */
+        "{\"prompt\":[97,232],\"max_tokens\":1,\"echo\":true%s}",
+        "{\"prompt\":[97,232],\"max_tokens\":1%s}",
     };
     static const char *const texts[] = {"héllo 世界 😀héllo 世界 \xf0\x9f\x98\x80h",
                                         "one ",
@@ -182,7 +185,13 @@ static void serving_streams_what_it_answers_plainly(void **state)
                                         "abSTOP",
                                         "half \xef\xbf\xbd",
                                         "the end",
-                                        "echoech"};
+                                        "echoech",
+                                        "\xef\xbf\xbd\xef\xbf\xbd"
+                                        "a\xe8\xb5\x84"
+                                        "a",
+                                        "a\xef\xbf\xbd"
+                                        "a",
+                                        "a"};
     int fd = client_open();
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
         char json[300], joined[2000];
