@@ -60,6 +60,9 @@ COMPLETIONS = [
     ({"prompt": "x", "echo": "yes"}, 400, "echo"),
     ({"prompt": "x", "response_format": {"type": "json_object"}}, 400, "response_format"),
     ({"prompt": "x", "guided_choice": ["a", "b"]}, 400, "guided_choice"),
+    ({"prompt": "x", "bad_words": ["y"]}, 400, "bad_words"),
+    ({"prompt": "x", "allowed_token_ids": [1]}, 400, "allowed_token_ids"),
+    ({"prompt": "x", "use_beam_search": True}, 400, "use_beam_search"),
 ]
 
 CHAT = [

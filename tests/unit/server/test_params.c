@@ -109,6 +109,29 @@ static void params_tolerate_nulls_and_unknown_members(void **state)
     params_free(&p);
 }
 
+/* Members that clients always send, with what they mean by "not". */
+static void params_take_what_constrains_nothing(void **state)
+{
+    (void)state;
+    static const char *const said[] = {
+        "{\"bad_words\":[],\"allowed_token_ids\":null,\"regex\":null,\"use_beam_search\":false}",
+        "{\"truncate_prompt_tokens\":null,\"prompt_logprobs\":null,\"echo\":false}",
+        "{\"tools\":[],\"tool_choice\":\"none\",\"function_call\":\"none\"}",
+        "{\"tools\":null,\"tool_choice\":\"auto\",\"function_call\":\"auto\"}",
+        "{\"tool_choice\":null,\"function_call\":null,\"modalities\":null}",
+        "{\"modalities\":[\"text\"]}",
+        "{\"modalities\":[]}",
+    };
+    struct params p;
+    struct api_error e;
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++)
+        for (int chat = 0; chat < 2; chat++) {
+            if (read(&p, said[i], chat, &e))
+                fail_msg("%s: %s", said[i], e.message);
+            params_free(&p);
+        }
+}
+
 static void params_read_every_member(void **state)
 {
     (void)state;
@@ -218,6 +241,12 @@ static const struct refusal refused_by_both[] = {
     {"{\"tools\":[{\"type\":\"function\"}]}", "tools"},
     {"{\"functions\":[{}]}", "functions"},
     {"{\"guided_regex\":\"a+\"}", "guided_regex"},
+    {"{\"bad_words\":[\"a\"]}", "bad_words"},
+    {"{\"allowed_token_ids\":[1]}", "allowed_token_ids"},
+    {"{\"regex\":\"a+\"}", "regex"},
+    {"{\"truncate_prompt_tokens\":5}", "truncate_prompt_tokens"},
+    {"{\"use_beam_search\":true}", "use_beam_search"},
+    {"{\"prompt_logprobs\":0}", "prompt_logprobs"},
     {"{\"response_format\":{\"type\":\"json_object\"}}", "response_format"},
     {"{\"response_format\":{}}", "response_format"},
     {"{\"response_format\":\"text\"}", "response_format"},
@@ -235,6 +264,12 @@ static const struct refusal refused_by_chat[] = {
     {"{\"logprobs\":true,\"top_logprobs\":21}", "top_logprobs"},
     {"{\"logprobs\":true,\"top_logprobs\":-1}", "top_logprobs"},
     {"{\"max_tokens\":0}", "max_tokens"},
+    {"{\"tool_choice\":\"required\"}", "tool_choice"},
+    {"{\"tool_choice\":{\"type\":\"function\"}}", "tool_choice"},
+    {"{\"function_call\":{\"name\":\"f\"}}", "function_call"},
+    {"{\"modalities\":[\"text\",\"audio\"]}", "modalities"},
+    {"{\"modalities\":\"audio\"}", "modalities"},
+    {"{\"echo\":true}", "echo"},
 };
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
@@ -355,6 +390,7 @@ int main(void)
         cmocka_unit_test(speculation_is_asked_for_or_the_servers_choice),
         cmocka_unit_test(params_give_every_sampling_number_its_default_and_range),
         cmocka_unit_test(params_tolerate_nulls_and_unknown_members),
+        cmocka_unit_test(params_take_what_constrains_nothing),
         cmocka_unit_test(params_read_every_member),
         cmocka_unit_test(params_refuse_by_name),
         cmocka_unit_test(params_say_which_member_gave_the_limit),
