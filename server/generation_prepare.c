@@ -44,7 +44,12 @@ static int check_lengths(struct generation *g, struct api_error *e)
         int64_t n = g->prompt[i].n;
         if (n == 0)
             return api_error_set(e, 400, param, "`%s` has no tokens", param);
-        if (n > max || (n == max && g->params.max_tokens != 0))
+        if (n == max && g->params.max_tokens != 0)
+            return api_error_code(e, 400, "context_length_exceeded", param,
+                                  "the prompt has %lld tokens, as many as the longest context of "
+                                  "this model: no room is left for output",
+                                  (long long)n);
+        if (n > max)
             return api_error_code(e, 400, "context_length_exceeded", param,
                                   "the prompt has %lld tokens, but the longest context of this "
                                   "model is %lld tokens",

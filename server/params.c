@@ -13,8 +13,6 @@
 #include "config/err.h"
 #include "server/limits.h"
 
-static const double MANY = 9007199254740991.0; /* 2^53 - 1: integers that a double holds exactly */
-
 /* ---- what cannot be delivered -------------------------------------------------------------- */
 
 /* True if the member is there and says something (not null, false, "", [] or {}). */
@@ -141,7 +139,9 @@ static int read_counts(struct params *p, const cJSON *body, struct api_error *e)
     int64_t most = p->max_tokens < 0 && !p->chat ? DEFAULT_MAX_TOKENS : p->max_tokens;
     if (most >= 0 && p->min_tokens > most)
         return api_error_set(e, 400, "min_tokens",
-                             "`min_tokens` is %lld, more than the %lld of `%s`",
+                             p->max_tokens < 0
+                                 ? "`min_tokens` is %lld, more than %lld, the default of `%s`"
+                                 : "`min_tokens` is %lld, more than the %lld of `%s`",
                              (long long)p->min_tokens, (long long)most, p->max_tokens_name);
     int given = json_int(body, "best_of", 1, CHOICES_MAX, &best_of, e);
     if (given < 0)
@@ -213,7 +213,7 @@ static int read_sampling(struct params *p, const cJSON *body, int32_t vocab, str
     if (s->top_p < 1e-6f)
         s->top_p = 1e-6f; /* OpenAI allows 0: the most likely token alone */
     s->top_k = top_k < 0 ? 0 : (int32_t)top_k;
-    int given = json_int(body, "seed", -(int64_t)MANY, (int64_t)MANY, &seed, e);
+    int given = json_int(body, "seed", INT64_MIN, INT64_MAX, &seed, e);
     if (given < 0)
         return -1;
     p->seeded = given;

@@ -139,7 +139,9 @@ def test_over_long_prompt_names_both_lengths(server):
     assert "9000" in error["message"] and "8192" in error["message"]
     assert error["code"] == "context_length_exceeded"
     # Exactly full: no room for one token.
-    check(server.post("/v1/completions", {"prompt": [5] * 8192}), 400, "prompt")
+    full = server.post("/v1/completions", {"prompt": [5] * 8192, "max_tokens": 1})
+    check(full, 400, "prompt")
+    assert "8192" in full.json()["error"]["message"] and "no room" in full.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("body", [
