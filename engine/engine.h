@@ -95,6 +95,7 @@ struct engine_event {
     const char *text;
     size_t text_n;
     const struct sampled *sampled; /* token, logprob, alternatives */
+    bool is_end;                   /* EVENT_TOKEN: it ends the request and is no part of the text */
     /* EVENT_END: remaining text is in `text`; why it ended; totals. */
     enum finish finish;
     const char *stop_string; /* the stop string that matched, or NULL */

@@ -224,7 +224,8 @@ void sequence_token(struct sequence *s, const struct sampled *sampled)
         s->finish = FINISH_STOP;
         s->stop_token_hit = sampled->token;
     }
-    if (!last || s->keep_special)
+    event.is_end = last && !s->keep_special;
+    if (!event.is_end)
         add_text(s, sampled->token, &event);
     if (s->finish == FINISH_NONE && sequence_output(s) >= s->max_tokens)
         s->finish = FINISH_LENGTH;
