@@ -173,8 +173,7 @@ void sequence_scored(struct sequence *s, int32_t index, const struct sampled *sa
 
 /* ---- text ---------------------------------------------------------------------------------- */
 
-/* What the prompt left unfinished is the answer's only if the answer's first byte goes on with it.
- */
+/* What the prompt left unfinished is the answer's only if its first byte goes on with it. */
 static void settle_unfinished(struct sequence *s, const char *bytes, size_t bytes_n, bool flush)
 {
     char first[4];
