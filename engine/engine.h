@@ -71,7 +71,8 @@ void engine_fingerprint(const struct engine *e, char out[40]);
 
 /* ---- requests ----------------------------------------------------------------------------- */
 
-/* DISPLACED: it waited in a full queue, had not run yet, and its client had most waiting. */
+/* DISPLACED: it waited in a full queue, neither it nor another that was submitted with it had run
+ * yet, and its client had most waiting. All that were submitted with it end so. */
 enum finish {
     FINISH_NONE,
     FINISH_STOP,
@@ -94,6 +95,7 @@ struct engine_event {
     const char *text;
     size_t text_n;
     const struct sampled *sampled; /* token, logprob, alternatives */
+    bool is_end;                   /* EVENT_TOKEN: it ends the request and is no part of the text */
     /* EVENT_END: remaining text is in `text`; why it ended; totals. */
     enum finish finish;
     const char *stop_string; /* the stop string that matched, or NULL */
@@ -127,6 +129,9 @@ struct engine_request {
     int32_t stop_tokens;
     bool include_stop, ignore_eos;
     bool prompt_logprobs;
+    /* The client gets the prompt's text, too: a character that the prompt's last token leaves
+     * unfinished and nothing completes is shown (U+FFFD), where it is dropped otherwise. */
+    bool echo;
     bool keep_special; /* special tokens appear in the text */
     /* Guess tokens and check several in one step (speculate.h): the same answer, sooner. */
     bool speculates;
@@ -138,7 +143,8 @@ struct engine_request {
     void *user;
 };
 
-/* FULL: the queue, and no client has more waiting. LIMITED: the client's own limits. */
+/* FULL: the queue, and no other client has more waiting that could give way. LIMITED: the client's
+ * own limits. */
 enum submit_result {
     SUBMIT_OK,
     SUBMIT_FULL,
@@ -151,6 +157,10 @@ enum submit_result {
  * event may come before this returns. But for SUBMIT_OK `err` says why, and no event will come. */
 enum submit_result engine_submit(struct engine *e, const struct engine_request *r, uint64_t *id,
                                  struct err *err);
+/* All of `r` [n] or none: what one client wants for one answer, with the limits of the first. `id`
+ * [n] or NULL. */
+enum submit_result engine_submit_all(struct engine *e, const struct engine_request *r, int32_t n,
+                                     uint64_t *id, struct err *err);
 /* Ends a request wherever it is (queued too); its EVENT_END follows unless it already came. */
 void engine_cancel(struct engine *e, uint64_t id);
 /* Whether a request of this client submitted now would find room (asked before tokenizing):

@@ -128,18 +128,16 @@ static void add_id(uint64_t **list, int32_t *n, int32_t *size, uint64_t id)
     (*list)[(*n)++] = id;
 }
 
-/* Into the inbox, in the place of another's request if need be. Under the lock. */
+/* Into the inbox, in the place of another's request if need be. Under the lock; the backlog has
+ * counted it. */
 static void enqueue(struct engine *e, struct sequence *seq, uint64_t displaced)
 {
     seq->id = e->next_id++;
     seq->sampling.seed = seed_for(e, seq->sampling.seed, seq->id);
     *(e->incoming ? &e->incoming_last->newer : &e->incoming) = seq;
     e->incoming_last = seq;
-    if (displaced) {
+    if (displaced)
         add_id(&e->displace, &e->displaces, &e->displaces_size, displaced);
-        backlog_displace(&e->backlog, displaced);
-    }
-    backlog_enter(&e->backlog, seq->client);
     if (atomic_load(&e->active) == 0)
         atomic_store(&e->progress_ns, seq->submit_ns);
     atomic_fetch_add(&e->active, 1);
@@ -148,36 +146,64 @@ static void enqueue(struct engine *e, struct sequence *seq, uint64_t displaced)
     pthread_cond_signal(&e->wake);
 }
 
-enum submit_result engine_submit(struct engine *e, const struct engine_request *r, uint64_t *id,
-                                 struct err *err)
+/* Takes the sequences if there is room for all of them. */
+static enum submit_result enqueue_all(struct engine *e, struct sequence **seq, int32_t n,
+                                      const struct request_limits *limits, uint64_t *id,
+                                      struct err *err)
+{
+    enum submit_result result = SUBMIT_NOT_READY;
+    uint64_t *displaced = xcalloc((size_t)n, sizeof *displaced);
+    int64_t now = clock_ns();
+    pthread_mutex_lock(&e->lock);
+    if (e->stopping)
+        err_set(err, "the server is shutting down");
+    else
+        result = backlog_enter_all(&e->backlog, seq[0]->client, limits, seq[0]->group, n, displaced,
+                                   err);
+    for (int32_t i = 0; i < n && result == SUBMIT_OK; i++) {
+        seq[i]->submit_ns = now;
+        if (id)
+            id[i] = e->next_id;
+        enqueue(e, seq[i], displaced[i]);
+    }
+    pthread_mutex_unlock(&e->lock);
+    free(displaced);
+    return result;
+}
+
+enum submit_result engine_submit_all(struct engine *e, const struct engine_request *r, int32_t n,
+                                     uint64_t *id, struct err *err)
 {
     if (atomic_load(&e->state) != ENGINE_READY) {
         err_set(err, atomic_load(&e->state) == ENGINE_LOST ? "the device is lost"
                                                            : "the model is not loaded");
         return SUBMIT_NOT_READY;
     }
-    enum submit_result result = check(e, r, err);
-    if (result != SUBMIT_OK)
-        return result;
-    uint64_t displaced = 0;
-    struct sequence *seq = sequence_new(r, &e->for_sequences);
-    seq->submit_ns = clock_ns();
-    pthread_mutex_lock(&e->lock);
-    if (e->stopping) {
-        err_set(err, "the server is shutting down");
-        result = SUBMIT_NOT_READY;
-    } else {
-        result = backlog_admit(&e->backlog, r->client, r->limits, &displaced, err);
+    for (int32_t i = 0; i < n; i++) {
+        enum submit_result wrong = check(e, &r[i], err);
+        if (wrong != SUBMIT_OK)
+            return wrong;
     }
-    if (result == SUBMIT_OK) {
-        if (id)
-            *id = e->next_id;
-        enqueue(e, seq, displaced);
-        seq = NULL;
+    struct sequence **seq = xcalloc((size_t)n, sizeof *seq);
+    struct backlog_group *group = n > 1 ? xcalloc(1, sizeof *group) : NULL;
+    for (int32_t i = 0; i < n; i++) {
+        seq[i] = sequence_new(&r[i], &e->for_sequences);
+        seq[i]->group = group;
     }
-    pthread_mutex_unlock(&e->lock);
-    sequence_free(seq);
+    enum submit_result result = enqueue_all(e, seq, n, r->limits, id, err);
+    if (result != SUBMIT_OK) {
+        for (int32_t i = 0; i < n; i++)
+            sequence_free(seq[i]);
+        free(group);
+    }
+    free(seq);
     return result;
+}
+
+enum submit_result engine_submit(struct engine *e, const struct engine_request *r, uint64_t *id,
+                                 struct err *err)
+{
+    return engine_submit_all(e, r, 1, id, err);
 }
 
 void engine_cancel(struct engine *e, uint64_t id)
@@ -209,7 +235,7 @@ void engine_started(struct engine *e, struct sequence *const *seq, int32_t n)
         return;
     pthread_mutex_lock(&e->lock);
     for (int32_t i = 0; i < n; i++)
-        backlog_started(&e->backlog, seq[i]->client);
+        backlog_started(&e->backlog, seq[i]->client, seq[i]->group);
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -218,8 +244,11 @@ void engine_finish(struct engine *e, struct sequence *seq, enum finish why, cons
 {
     scheduler_remove(e->scheduler, seq);
     pthread_mutex_lock(&e->lock);
-    backlog_leave(&e->backlog, seq->client, !seq->admitted);
+    backlog_leave(&e->backlog, seq->client, seq->group, !seq->admitted);
     pthread_mutex_unlock(&e->lock);
+    if (seq->group && seq->group->active == 0)
+        free(seq->group);
+    seq->group = NULL;
     atomic_fetch_add(&e->stats.ended[why], 1);
     atomic_fetch_sub(&e->active, 1);
     engine_gauges(e);
@@ -254,7 +283,7 @@ static void receive_cancels(struct engine *e, const uint64_t *id, int32_t n)
 }
 
 /* Ends the newest waiting request of each client in the list, whose place in the queue was given to
- * another; none if all of a client's have begun or gone. */
+ * another, and all of the same answer; none if all of a client's have begun or gone. */
 static void receive_displaced(struct engine *e, const uint64_t *client, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {
@@ -262,7 +291,8 @@ static void receive_displaced(struct engine *e, const uint64_t *client, int32_t 
         pthread_mutex_lock(&e->lock);
         backlog_displaced(&e->backlog, client[i]);
         pthread_mutex_unlock(&e->lock);
-        if (seq)
+        int32_t whole = seq && seq->group ? seq->group->active : 1;
+        for (; seq && whole > 0; whole--, seq = scheduler_newest(e->scheduler, client[i]))
             engine_finish(e, seq, FINISH_DISPLACED, NULL);
     }
 }

@@ -39,6 +39,7 @@
 #include <stdlib.h>
 
 #include "config/err.h"
+#include "engine/backlog.h"
 
 int32_t scheduler_max_tokens(const struct scheduler_limits *l)
 {
@@ -107,7 +108,9 @@ uint64_t scheduler_work(const struct scheduler *s)
 struct sequence *scheduler_newest(const struct scheduler *s, uint64_t client)
 {
     const struct flow *flow = fair_flow(s->fair, client);
-    return flow && flow->newest && !flow->newest->admitted ? flow->newest : NULL;
+    struct sequence *newest = flow ? flow->newest : NULL;
+    bool begun = newest && (newest->admitted || (newest->group && newest->group->begun));
+    return begun ? NULL : newest;
 }
 
 struct sequence *scheduler_oldest(const struct scheduler *s)

@@ -4,7 +4,8 @@
  * A generated token becomes bytes, bytes become whole characters (utf8_stream), characters pass
  * the stop strings (stop.h), and what is certain goes out with the token's event. The text of all
  * events of a request, put together, is its output: nothing is ever taken back, and streaming and
- * plain answers read the same events.
+ * plain answers read the same events. A prompt of ids may end within a character, which the first
+ * tokens complete: the output then begins with it.
  *
  * A token that ends the request (end of generation, or one of its stop ids) is counted and gets
  * its event, but adds no text unless special tokens were asked for. min_tokens holds off every
@@ -18,6 +19,7 @@
 
 #include "config/err.h"
 #include "engine/lookup.h"
+#include "engine/utf8.h"
 
 static void *copy_of(const void *from, int32_t count, size_t size)
 {
@@ -38,6 +40,36 @@ static void copy_stops(struct sequence *s, const struct engine_request *r,
         s->stop_token[s->stop_tokens++] = m->stop[i];
     for (int32_t i = 0; i < r->stop_tokens; i++)
         s->stop_token[s->stop_tokens++] = r->stop_token[i];
+}
+
+static const char *bytes_of(const struct sequence *s, int32_t token, bool special, size_t *n)
+{
+    *n = 0;
+    bool text = s->tokenizer && token < tokenizer_vocab(s->tokenizer); /* none of padding */
+    return text ? tokenizer_bytes(s->tokenizer, token, special, n) : "";
+}
+
+/* Whole characters that became certain with these bytes; *n of them in s->text. */
+static void characters(struct sequence *s, const char *bytes, size_t bytes_n, bool flush, size_t *n)
+{
+    if (s->text_size < 3 * bytes_n + 16) {
+        s->text_size = 3 * bytes_n + 64;
+        s->text = xrealloc(s->text, s->text_size);
+    }
+    *n = utf8_stream_push(&s->utf8, bytes, bytes_n, flush, s->text);
+}
+
+/* Leaves in the stream what the prompt's last tokens begin of a character: three bytes at most. */
+static void begin_text(struct sequence *s, bool echo)
+{
+    int32_t from = s->prompt_n;
+    for (size_t seen = 0, n; from > 0 && seen < 3; seen += n)
+        bytes_of(s, s->tokens[--from], true, &n);
+    for (size_t n, whole; from < s->prompt_n; from++) {
+        const char *bytes = bytes_of(s, s->tokens[from], true, &n);
+        characters(s, bytes, n, false, &whole);
+    }
+    s->unfinished = echo ? 0 : s->utf8.n;
 }
 
 struct sequence *sequence_new(const struct engine_request *r, const struct sequence_model *m)
@@ -70,6 +102,7 @@ struct sequence *sequence_new(const struct engine_request *r, const struct seque
     s->on_event = r->on_event;
     s->user = r->user;
     s->stop_token_hit = -1;
+    begin_text(s, r->echo);
     return s;
 }
 
@@ -140,14 +173,18 @@ void sequence_scored(struct sequence *s, int32_t index, const struct sampled *sa
 
 /* ---- text ---------------------------------------------------------------------------------- */
 
-/* Whole characters that became certain with these bytes; *n of them in s->text. */
-static void characters(struct sequence *s, const char *bytes, size_t bytes_n, bool flush, size_t *n)
+/* What the prompt left unfinished is the answer's only if its first byte goes on with it. */
+static void settle_unfinished(struct sequence *s, const char *bytes, size_t bytes_n, bool flush)
 {
-    if (s->text_size < 3 * bytes_n + 16) {
-        s->text_size = 3 * bytes_n + 64;
-        s->text = xrealloc(s->text, s->text_size);
-    }
-    *n = utf8_stream_push(&s->utf8, bytes, bytes_n, flush, s->text);
+    char first[4];
+    uint32_t cp;
+    if (s->unfinished == 0 || (bytes_n == 0 && !flush))
+        return;
+    memcpy(first, s->utf8.held, (size_t)s->unfinished);
+    first[s->unfinished] = bytes_n > 0 ? bytes[0] : '\0';
+    if (utf8_decode(first, (size_t)s->unfinished + 1, &cp) < 0)
+        s->utf8.n = 0;
+    s->unfinished = 0;
 }
 
 static bool ends_with(const struct sequence *s, int32_t token)
@@ -161,10 +198,9 @@ static bool ends_with(const struct sequence *s, int32_t token)
 /* The text of `token` into event; a completed stop string decides the end. */
 static void add_text(struct sequence *s, int32_t token, struct engine_event *event)
 {
-    size_t bytes_n = 0;
-    const char *bytes = "";
-    if (token < tokenizer_vocab(s->tokenizer)) /* a padded vocabulary has ids without text */
-        bytes = tokenizer_bytes(s->tokenizer, token, s->keep_special, &bytes_n);
+    size_t bytes_n;
+    const char *bytes = bytes_of(s, token, s->keep_special, &bytes_n);
+    settle_unfinished(s, bytes, bytes_n, false);
     characters(s, bytes, bytes_n, false, &event->text_n);
     event->text = s->text;
     if (!s->stop || sequence_output(s) < s->min_tokens)
@@ -187,7 +223,8 @@ void sequence_token(struct sequence *s, const struct sampled *sampled)
         s->finish = FINISH_STOP;
         s->stop_token_hit = sampled->token;
     }
-    if (!last || s->keep_special)
+    event.is_end = last && !s->keep_special;
+    if (!event.is_end)
         add_text(s, sampled->token, &event);
     if (s->finish == FINISH_NONE && sequence_output(s) >= s->max_tokens)
         s->finish = FINISH_LENGTH;
@@ -218,6 +255,7 @@ void sequence_end(struct sequence *s, enum finish finish, const char *error)
         size_t held_n = 0, tail_n;
         if (s->stop)
             held = stop_held(s->stop, &held_n);
+        settle_unfinished(s, "", 0, true);
         characters(s, "", 0, true, &tail_n);
         char *text = xmalloc(held_n + tail_n + 1);
         memcpy(text, held, held_n);

@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/stop.h"
 
+struct backlog_group;
 struct flow;
 struct lookup;
 
@@ -23,6 +24,7 @@ enum place { PLACE_NONE, PLACE_WAITING, PLACE_RUNNING };
 struct sequence {
     uint64_t id; /* order of arrival */
     uint64_t client;
+    struct backlog_group *group; /* of its answer, if that has other requests; engine_submit.c */
     /* tokens [n]: prompt_n of the prompt, then what was generated */
     int32_t *tokens;
     int32_t n, prompt_n, tokens_size;
@@ -76,7 +78,8 @@ struct sequence {
     /* text: */
     const struct tokenizer *tokenizer;
     struct utf8_stream utf8;
-    struct stop *stop; /* NULL: no stop strings */
+    int32_t unfinished; /* bytes of the prompt in there that go if no token continues them */
+    struct stop *stop;  /* NULL: no stop strings */
     char *text;
     size_t text_size;
 
@@ -92,8 +95,8 @@ struct sequence {
 
 /* What a request needs of the model. */
 struct sequence_model {
-    const struct tokenizer *tokenizer;
-    const int32_t *stop; /* the model's own end-of-generation ids */
+    const struct tokenizer *tokenizer; /* NULL: it will have no text (tests of schedules) */
+    const int32_t *stop;               /* the model's own end-of-generation ids */
     int32_t stops;
 };
 

@@ -13,7 +13,23 @@ void api_completions(struct exchange *x)
     generation_start(x, false);
 }
 
-/* A prompt given as ids. With echo its text is what the ids spell, special tokens included. */
+/* What the ids spell, special tokens included. The bytes of a character that the last ids leave
+ * unfinished stay out: the engine puts them before the first byte that it generates. */
+static void spell(struct prompt *p, const struct tokenizer *t)
+{
+    struct utf8_stream characters = {0};
+    struct buf text = {0};
+    for (int64_t i = 0; i < p->n; i++) {
+        size_t n;
+        const char *bytes = tokenizer_bytes(t, p->ids[i], true, &n);
+        buf_reserve(&text, 3 * n + 16);
+        text.n += utf8_stream_push(&characters, bytes, n, false, text.p + text.n);
+    }
+    p->unfinished = characters.n > 0;
+    p->text = buf_take(&text, &p->text_n);
+}
+
+/* A prompt given as ids. */
 static int ids_prompt(struct generation *g, const cJSON *list, struct api_error *e)
 {
     struct prompt *p = &g->prompt[g->prompts];
@@ -22,7 +38,7 @@ static int ids_prompt(struct generation *g, const cJSON *list, struct api_error 
     if (p->n < 0)
         return -1;
     if (g->params.echo)
-        p->text = tokenizer_decode(t, p->ids, p->n, true, &p->text_n);
+        spell(p, t);
     g->prompts++;
     return 0;
 }

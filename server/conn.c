@@ -208,15 +208,19 @@ void conn_flush(struct conn *c)
     if (c->closing || c->writing || !c->out.n)
         return;
     buf_swap(&c->out, &c->sending);
-    uv_buf_t b = uv_buf_init(c->sending.p, (unsigned)c->sending.n);
+    /* An answer may have 4 GiB and more: uv_buf_init() would take its length for an unsigned. The
+     * kernel writes at most 2 GiB at once, libuv then goes on. */
+    uv_buf_t b = {.base = c->sending.p, .len = c->sending.n};
     int n = uv_try_write((uv_stream_t *)&c->tcp, &b, 1);
     c->srv->metrics.bytes_out += c->sending.n;
-    if (n == (int)c->sending.n) {
+    if (n > 0) {
+        b.base += n;
+        b.len -= (size_t)n;
+    }
+    if (b.len == 0) {
         forget(&c->sending);
         return;
     }
-    if (n > 0)
-        b = uv_buf_init(c->sending.p + n, (unsigned)(c->sending.n - (size_t)n));
     c->writing = true;
     c->write.data = c;
     c->unsent = 0;

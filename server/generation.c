@@ -8,7 +8,8 @@
  * 429 comes before any work: the queue and the client's limits are looked at before the body is
  * even parsed. Between that look and the submit another request may take the last place; then this
  * one is told the same, and so it is when its place in a full queue goes to a client that has fewer
- * waiting.
+ * waiting. All choices enter the queue together or none does, and once one of them has run none is
+ * displaced: of a request that is refused nothing was computed.
  *
  * Tokens a minute: the prompt is charged when all choices are in the queue, each output token when
  * it is there. So a client is refused before it gets more prompt tokens than it has left, and pays
@@ -174,9 +175,9 @@ static int64_t output_limit(const struct generation *g, const struct prompt *p)
 
 /* ---- submit -------------------------------------------------------------------------------- */
 
-static enum submit_result submit_choice(struct choice *c, struct err *err)
+static struct engine_request request_of(struct choice *c)
 {
-    struct generation *g = c->g;
+    const struct generation *g = c->g;
     const struct params *p = &g->params;
     const struct prompt *prompt = &g->prompt[c->prompt];
     struct engine_request r = {
@@ -194,6 +195,7 @@ static enum submit_result submit_choice(struct choice *c, struct err *err)
         .include_stop = p->include_stop,
         .ignore_eos = p->ignore_eos,
         .prompt_logprobs = p->echo && p->logprobs,
+        .echo = p->echo,
         .keep_special = p->keep_special,
         .speculates = p->speculates,
         .undrafted = p->undrafted,
@@ -204,7 +206,23 @@ static enum submit_result submit_choice(struct choice *c, struct err *err)
         .user = c,
     };
     r.sampling.seed = choice_seed(g, c->index % p->n);
-    return engine_submit(g->srv->engine, &r, &c->id, err);
+    return r;
+}
+
+static enum submit_result submit_choices(struct generation *g, struct err *err)
+{
+    struct engine_request *r = xcalloc((size_t)g->choices, sizeof(*r));
+    uint64_t *id = xcalloc((size_t)g->choices, sizeof(*id));
+    for (int32_t i = 0; i < g->choices; i++)
+        r[i] = request_of(&g->choice[i]);
+    enum submit_result result = engine_submit_all(g->srv->engine, r, g->choices, id, err);
+    for (int32_t i = 0; i < g->choices && result == SUBMIT_OK; i++) {
+        g->choice[i].id = id[i];
+        g->choice[i].submitted = true;
+    }
+    free(r);
+    free(id);
+    return result;
 }
 
 static void submit_failed(struct generation *g, enum submit_result result, const struct err *err)
@@ -230,7 +248,7 @@ static void submit(struct generation *g)
     int64_t prompts = 0;
     for (int32_t i = 0; i < g->prompts; i++)
         prompts += g->prompt[i].n;
-    if (refusal_tokens(g, prompts))
+    if (refusal_choices(g) || refusal_tokens(g, prompts))
         return;
     g->choices = g->prompts * g->params.n;
     g->choice = xcalloc((size_t)g->choices, sizeof(*g->choice));
@@ -242,17 +260,14 @@ static void submit(struct generation *g)
             buf_add(&c->text, g->prompt[c->prompt].text, g->prompt[c->prompt].text_n);
         g->answer_bytes += answer_size(c);
     }
-    for (int32_t i = 0; i < g->choices; i++) {
-        enum submit_result r = submit_choice(&g->choice[i], &err);
-        if (r != SUBMIT_OK) {
-            submit_failed(g, r, &err);
-            return;
-        }
-        g->choice[i].submitted = true;
-        g->running++;
-        g->client->active++;
-        g->client->counts->active++;
+    enum submit_result result = submit_choices(g, &err);
+    if (result != SUBMIT_OK) {
+        submit_failed(g, result, &err);
+        return;
     }
+    g->running = g->choices;
+    g->client->active += g->choices;
+    g->client->counts->active += g->choices;
     g->charged = prompts;
     g->client->counts->requests += (uint64_t)g->choices;
     g->client->counts->prompt_tokens += (uint64_t)prompts;

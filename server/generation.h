@@ -24,8 +24,9 @@
 struct prompt {
     int32_t *ids;
     int64_t n;
-    char *text; /* for echo; NULL otherwise */
+    char *text; /* for echo; NULL otherwise. Whole characters: */
     size_t text_n;
+    bool unfinished; /* ids may end within one, with which the answer begins */
 };
 
 /* Log-probabilities as they gather: JSON arrays without their brackets. */

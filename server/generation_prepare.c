@@ -44,7 +44,12 @@ static int check_lengths(struct generation *g, struct api_error *e)
         int64_t n = g->prompt[i].n;
         if (n == 0)
             return api_error_set(e, 400, param, "`%s` has no tokens", param);
-        if (n > max || (n == max && g->params.max_tokens != 0))
+        if (n == max && g->params.max_tokens != 0)
+            return api_error_code(e, 400, "context_length_exceeded", param,
+                                  "the prompt has %lld tokens, as many as the longest context of "
+                                  "this model: no room is left for output",
+                                  (long long)n);
+        if (n > max)
             return api_error_code(e, 400, "context_length_exceeded", param,
                                   "the prompt has %lld tokens, but the longest context of this "
                                   "model is %lld tokens",
@@ -75,7 +80,7 @@ static int check_choices(struct generation *g, struct api_error *e)
 {
     const struct config *c = g->srv->config;
     int64_t choices = (int64_t)g->prompts * g->params.n;
-    int64_t most = g->info->max_batch + c->server_max_queue;
+    int64_t most = g->info->max_batch + c->server_max_queue; /* refusal_choices(): its client's */
     if (most > CHOICES_MAX)
         most = CHOICES_MAX;
     uint64_t echoed = 0, max = (uint64_t)c->server_max_answer;

@@ -10,6 +10,7 @@
  */
 #include "server/json.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,13 +44,17 @@ int utf8_sequence(const char *s, size_t n)
 
 struct scan {
     int depth, elements;
-    bool in_string;
-    int nuls;
+    bool in_string, many_digits;
+    int nuls, digits;
 };
+
+enum { EXACT_DIGITS = 15 }; /* of every integer with so many a double holds the value */
 
 /* One byte outside strings. */
 static int scan_structure(struct scan *s, char c, struct api_error *e)
 {
+    s->digits = c >= '0' && c <= '9' ? s->digits + 1 : 0;
+    s->many_digits |= s->digits > EXACT_DIGITS;
     if (c == '"') {
         s->in_string = true;
     } else if (c == '[' || c == '{') {
@@ -114,6 +119,45 @@ static char *replace_nuls(const char *text, size_t n, size_t *out_n)
     return buf_take(&b, out_n);
 }
 
+/* The length of the next number, which begins at *at; 0 if there is none. */
+static size_t next_number(const char *text, size_t n, size_t *at)
+{
+    bool in_string = false;
+    for (size_t i = *at; i < n; i++) {
+        if (in_string && text[i] == '\\')
+            i++;
+        else if (text[i] == '"')
+            in_string = !in_string;
+        if (in_string || !(text[i] == '-' || (text[i] >= '0' && text[i] <= '9')))
+            continue;
+        size_t end = i;
+        while (end < n && text[end] && strchr("+-.eE0123456789", text[end]))
+            end++;
+        *at = i;
+        return end - i;
+    }
+    return 0;
+}
+
+/* Gives long integers their digits: the numbers of a tree are in the order of the text. */
+static void keep_digits(cJSON *item, const char *text, size_t n, size_t *at)
+{
+    for (; item; item = item->next) {
+        if (cJSON_IsNumber(item)) {
+            size_t length = next_number(text, n, at);
+            const char *number = text + *at;
+            bool integer = strspn(number, "-0123456789") >= length;
+            if (integer && length > EXACT_DIGITS) {
+                item->valuestring = xmalloc(length + 1);
+                memcpy(item->valuestring, number, length);
+                item->valuestring[length] = '\0';
+            }
+            *at += length;
+        }
+        keep_digits(item->child, text, n, at);
+    }
+}
+
 cJSON *json_parse(const char *text, size_t n, struct api_error *e)
 {
     struct scan s = {0};
@@ -135,6 +179,9 @@ cJSON *json_parse(const char *text, size_t n, struct api_error *e)
         cJSON_Delete(root);
         root = NULL;
     }
+    size_t from = 0;
+    if (root && s.many_digits)
+        keep_digits(root, src, n, &from);
     free(copy);
     return root;
 }
@@ -162,10 +209,20 @@ int json_number(const cJSON *object, const char *name, double lo, double hi, dou
 
 bool json_whole(const cJSON *item, int64_t lo, int64_t hi, int64_t *out)
 {
-    if (!cJSON_IsNumber(item) || item->valuedouble != trunc(item->valuedouble) ||
-        item->valuedouble < (double)lo || item->valuedouble > (double)hi)
+    if (!cJSON_IsNumber(item))
         return false;
-    *out = (int64_t)item->valuedouble;
+    double d = item->valuedouble;
+    int64_t v;
+    errno = 0;
+    if (item->valuestring)
+        v = strtoll(item->valuestring, NULL, 10);
+    else if (d == trunc(d) && d >= -0x1p63 && d < 0x1p63)
+        v = (int64_t)d;
+    else
+        return false;
+    if (errno || v < lo || v > hi)
+        return false;
+    *out = v;
     return true;
 }
 
@@ -175,13 +232,17 @@ int json_int(const cJSON *object, const char *name, int64_t lo, int64_t hi, int6
     const cJSON *item = json_get(object, name);
     if (!item)
         return 0;
-    int64_t any = INT64_C(1) << 53;
-    if (!json_whole(item, -any, any, out))
+    if (!cJSON_IsNumber(item) || item->valuedouble != trunc(item->valuedouble))
         return api_error_set(e, 400, name, "`%s` must be an integer", name);
-    if (*out < lo || *out > hi)
-        return api_error_set(e, 400, name, "`%s` is %lld, but must be between %lld and %lld", name,
-                             (long long)*out, (long long)lo, (long long)hi);
-    return 1;
+    if (json_whole(item, lo, hi, out))
+        return 1;
+    char given[32];
+    if (item->valuestring)
+        snprintf(given, sizeof given, "%.24s", item->valuestring);
+    else
+        snprintf(given, sizeof given, "%.16g", item->valuedouble);
+    return api_error_set(e, 400, name, "`%s` is %s, but must be between %lld and %lld", name, given,
+                         (long long)lo, (long long)hi);
 }
 
 int json_bool(const cJSON *object, const char *name, bool *out, struct api_error *e)

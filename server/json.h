@@ -7,6 +7,9 @@
  *
  * cJSON's strings end at NUL. So that an escaped \u0000 is not a silent cut, json_parse turns it
  * into the two bytes C0 80, which valid UTF-8 never contains; json_bytes() turns them back.
+ *
+ * cJSON's numbers are doubles. An integer that has too many digits for one keeps its digits as
+ * well, in `valuestring`, and json_whole() and json_int() read it exactly.
  */
 #ifndef WHET_SERVER_JSON_H
 #define WHET_SERVER_JSON_H

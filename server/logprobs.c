@@ -168,7 +168,7 @@ void logprobs_token(struct choice *c, const struct sampled *s)
         c->g->params.keep_special || !tokenizer_is_special(c->g->info->tokenizer, s->token);
     const struct prompt *p = &c->g->prompt[c->prompt];
     if (c->tokens == 1 && p->text) /* behind the echoed prompt, whatever its tokens spell */
-        c->logprobs.at = characters(p->text, p->text_n);
+        c->logprobs.at = characters(p->text, p->text_n) + p->unfinished;
     const char *bytes = token_bytes(c, s->token, &n);
     add_legacy(c, s, shown ? characters(bytes, n) : 0);
 }

@@ -13,8 +13,6 @@
 #include "config/err.h"
 #include "server/limits.h"
 
-static const double MANY = 9007199254740991.0; /* 2^53 - 1: integers that a double holds exactly */
-
 /* ---- what cannot be delivered -------------------------------------------------------------- */
 
 /* True if the member is there and says something (not null, false, "", [] or {}). */
@@ -30,18 +28,68 @@ static bool says_something(const cJSON *body, const char *name)
     return true;
 }
 
-static int refuse_constraints(const cJSON *body, struct api_error *e)
+static int unsupported(struct api_error *e, const char *name, const char *why)
 {
-    static const char *const constraints[] = {
-        "tools",          "functions",          "guided_json", "guided_regex", "guided_choice",
-        "guided_grammar", "structured_outputs", "grammar",     "json_schema",
+    return api_error_code(e, 400, "unsupported", name, "`%s` %s", name, why);
+}
+
+/* Members of OpenAI's and of vLLM's and SGLang's that change what comes back. */
+static int refuse_unsupported(const cJSON *body, bool chat, struct api_error *e)
+{
+    static const char constrains[] = "would constrain the output, which this server cannot do yet",
+                      tools[] = "is not supported: this server gives a model no tools to call";
+    static const struct {
+        const char *name, *why;
+        bool chat_only;
+    } members[] = {
+        {"tools", tools, false},
+        {"functions", tools, false},
+        {"guided_json", constrains, false},
+        {"guided_regex", constrains, false},
+        {"guided_choice", constrains, false},
+        {"guided_grammar", constrains, false},
+        {"structured_outputs", constrains, false},
+        {"grammar", constrains, false},
+        {"json_schema", constrains, false},
+        {"regex", constrains, false},
+        {"bad_words", constrains, false},
+        {"allowed_token_ids", constrains, false},
+        {"truncate_prompt_tokens", "would cut the prompt, which this server never does", false},
+        {"use_beam_search", "is not supported: tokens are drawn one after the other", false},
+        {"prompt_logprobs", "is not supported; /v1/completions has `echo` with `logprobs`", false},
+        {"echo", "is not supported in chat, only in /v1/completions", true},
     };
-    for (size_t i = 0; i < sizeof(constraints) / sizeof(*constraints); i++)
-        if (says_something(body, constraints[i]))
-            return api_error_code(e, 400, "unsupported", constraints[i],
-                                  "`%s` would constrain the output, which this server cannot do "
-                                  "yet",
-                                  constraints[i]);
+    for (size_t i = 0; i < sizeof(members) / sizeof(*members); i++)
+        if ((chat || !members[i].chat_only) && says_something(body, members[i].name))
+            return unsupported(e, members[i].name, members[i].why);
+    return 0;
+}
+
+/* Tools to choose from are refused: what then is left to say is that none is called. */
+static int refuse_choice(const cJSON *body, const char *name, struct api_error *e)
+{
+    const cJSON *item = json_get(body, name);
+    const char *how = cJSON_IsString(item) ? item->valuestring : "";
+    if (!says_something(body, name) || strcmp(how, "none") == 0 || strcmp(how, "auto") == 0)
+        return 0;
+    return unsupported(e, name,
+                       "other than \"none\" and \"auto\" is not supported: this server "
+                       "gives a model no tools to call");
+}
+
+static int refuse_modalities(const cJSON *body, struct api_error *e)
+{
+    const cJSON *list = json_get(body, "modalities"), *item;
+    bool text = !says_something(body, "modalities") || cJSON_IsArray(list);
+    cJSON_ArrayForEach(item, list)
+    {
+        text = text && cJSON_IsString(item) && strcmp(item->valuestring, "text") == 0;
+    }
+    return text ? 0 : unsupported(e, "modalities", "other than [\"text\"] is not supported");
+}
+
+static int refuse_format(const cJSON *body, struct api_error *e)
+{
     const cJSON *format = json_get(body, "response_format");
     if (!format)
         return 0;
@@ -91,7 +139,9 @@ static int read_counts(struct params *p, const cJSON *body, struct api_error *e)
     int64_t most = p->max_tokens < 0 && !p->chat ? DEFAULT_MAX_TOKENS : p->max_tokens;
     if (most >= 0 && p->min_tokens > most)
         return api_error_set(e, 400, "min_tokens",
-                             "`min_tokens` is %lld, more than the %lld of `%s`",
+                             p->max_tokens < 0
+                                 ? "`min_tokens` is %lld, more than %lld, the default of `%s`"
+                                 : "`min_tokens` is %lld, more than the %lld of `%s`",
                              (long long)p->min_tokens, (long long)most, p->max_tokens_name);
     int given = json_int(body, "best_of", 1, CHOICES_MAX, &best_of, e);
     if (given < 0)
@@ -163,7 +213,7 @@ static int read_sampling(struct params *p, const cJSON *body, int32_t vocab, str
     if (s->top_p < 1e-6f)
         s->top_p = 1e-6f; /* OpenAI allows 0: the most likely token alone */
     s->top_k = top_k < 0 ? 0 : (int32_t)top_k;
-    int given = json_int(body, "seed", -(int64_t)MANY, (int64_t)MANY, &seed, e);
+    int given = json_int(body, "seed", INT64_MIN, INT64_MAX, &seed, e);
     if (given < 0)
         return -1;
     p->seeded = given;
@@ -345,10 +395,14 @@ int params_read(struct params *p, const cJSON *body, bool chat, const struct par
                 struct api_error *e)
 {
     *p = (struct params){.chat = chat, .speculates = m->speculates};
-    if (read_model(body, m, e) || refuse_constraints(body, e) || read_counts(p, body, e) ||
-        read_sampling(p, body, m->vocab, e) || read_stops(p, body, m->vocab, e) ||
-        read_logprobs(p, body, e) || read_stream(p, body, e) || read_flags(p, body, e) ||
-        read_speculation(p, body, m, e))
+    if (read_model(body, m, e) || refuse_unsupported(body, chat, e) || refuse_format(body, e))
+        return -1;
+    if (chat && (refuse_choice(body, "tool_choice", e) || refuse_choice(body, "function_call", e) ||
+                 refuse_modalities(body, e)))
+        return -1;
+    if (read_counts(p, body, e) || read_sampling(p, body, m->vocab, e) ||
+        read_stops(p, body, m->vocab, e) || read_logprobs(p, body, e) || read_stream(p, body, e) ||
+        read_flags(p, body, e) || read_speculation(p, body, m, e))
         return -1;
     return 0;
 }

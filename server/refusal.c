@@ -24,6 +24,25 @@ void refusal_room(struct generation *g, enum submit_result result, const struct 
     generation_fail(g, &e);
 }
 
+bool refusal_choices(struct generation *g)
+{
+    struct api_error e;
+    const struct request_limits *l = &g->client->limits.requests;
+    bool batch = l->running == 0 || l->running > g->info->max_batch;
+    int32_t running = batch ? g->info->max_batch : l->running;
+    int32_t choices = g->prompts * g->params.n;
+    if (l->waiting < 0 || choices <= (int64_t)running + l->waiting)
+        return false;
+    /* As above a minute's tokens: no 429, which clients would try again in vain. */
+    api_error_code(&e, 400, "rate_limit_exceeded", g->params.n > 1 ? "n" : "prompt",
+                   "%d prompts x %d choices are %d generations, but your limit is running=%d "
+                   "waiting=%d",
+                   g->prompts, g->params.n, choices, running, l->waiting);
+    count_refusal(g, REFUSED_REQUESTS);
+    generation_fail(g, &e);
+    return true;
+}
+
 bool refusal_tokens(struct generation *g, int64_t tokens)
 {
     struct api_error e;
@@ -56,11 +75,7 @@ void refusal_displaced(struct generation *g)
     api_error_code(&e, 429, "queue_full", NULL,
                    "the queue is full, and you have more requests waiting than others; try again "
                    "later");
-    int64_t seen = 0;
-    for (int32_t i = 0; i < g->choices; i++)
-        seen += g->choice[i].tokens;
-    if (seen == 0) /* nothing was computed, as far as the client can tell */
-        client_charge(g->client, -g->charged, clock_ns());
+    client_charge(g->client, -g->charged, clock_ns()); /* nothing was computed */
     count_refusal(g, REFUSED_DISPLACED);
     generation_fail(g, &e);
 }

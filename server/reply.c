@@ -32,7 +32,8 @@ void reply_event(struct choice *c, const struct inbox_event *in)
     c->tokens++;
     if (g->params.return_token_ids)
         buf_printf(&c->token_ids, "%s%d", c->token_ids.n ? "," : "", e->sampled->token);
-    if (g->params.logprobs)
+    /* The list is of the tokens of `content`, as OpenAI's is; the legacy one has all that count. */
+    if (g->params.logprobs && !(g->params.chat && e->is_end))
         logprobs_token(c, e->sampled);
 }
 

@@ -2,6 +2,7 @@
 """/v1/completions with the real model."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -158,6 +159,22 @@ def test_offsets_go_on_behind_a_normalized_character(start, tmp_path):
     assert offsets == sorted(offsets) and offsets[-1] == len(prompt)
     for token, offset in zip(choice["logprobs"]["tokens"][5:-1], offsets[5:-1]):
         assert token in prompt[offset:offset + len(token) + 1]  # one character at most
+
+
+def test_a_character_that_the_ids_of_a_prompt_begin_is_whole(server):
+    prompt = [23274, 115, 40993, 179]  # two characters, and the first of three bytes
+    choice = server.complete(prompt, max_tokens=4, echo=True, logprobs=0)["choices"][0]
+    lp, spelled = choice["logprobs"], b""
+    for token, offset in zip(lp["tokens"], lp["text_offset"]):
+        assert offset == sum(byte & 0xc0 != 0x80 for byte in spelled)
+        hexadecimal = re.findall(r"\\x(..)", token) if token.startswith("bytes:") else []
+        spelled += bytes.fromhex("".join(hexadecimal)) or token.encode()
+    assert spelled[6] == 0xe8 and len(lp["tokens"]) == 8
+    assert choice["text"] == spelled.decode(errors="replace")
+    assert len(choice["text"]) > 2 and choice["text"][2] != "\ufffd"
+    alone = server.complete(prompt, max_tokens=4)["choices"][0]["text"]
+    assert alone == choice["text"][2:]
+    assert server.complete(prompt, max_tokens=0, echo=True)["choices"][0]["text"][2:] == "\ufffd"
 
 
 def test_prefix_cache_is_reported(server):

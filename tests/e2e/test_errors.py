@@ -60,6 +60,9 @@ COMPLETIONS = [
     ({"prompt": "x", "echo": "yes"}, 400, "echo"),
     ({"prompt": "x", "response_format": {"type": "json_object"}}, 400, "response_format"),
     ({"prompt": "x", "guided_choice": ["a", "b"]}, 400, "guided_choice"),
+    ({"prompt": "x", "bad_words": ["y"]}, 400, "bad_words"),
+    ({"prompt": "x", "allowed_token_ids": [1]}, 400, "allowed_token_ids"),
+    ({"prompt": "x", "use_beam_search": True}, 400, "use_beam_search"),
 ]
 
 CHAT = [
@@ -136,7 +139,9 @@ def test_over_long_prompt_names_both_lengths(server):
     assert "9000" in error["message"] and "8192" in error["message"]
     assert error["code"] == "context_length_exceeded"
     # Exactly full: no room for one token.
-    check(server.post("/v1/completions", {"prompt": [5] * 8192}), 400, "prompt")
+    full = server.post("/v1/completions", {"prompt": [5] * 8192, "max_tokens": 1})
+    check(full, 400, "prompt")
+    assert "8192" in full.json()["error"]["message"] and "no room" in full.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("body", [

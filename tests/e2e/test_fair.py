@@ -152,6 +152,26 @@ def test_a_full_queue_makes_room_for_another_key(keyed):
         c.close()
 
 
+def test_an_answer_that_has_begun_keeps_its_place(keyed):
+    """Its choices that wait have the most places of the full queue, and the stream is under way."""
+    s = keyed("--engine-max-batch", "6", "--server-max-queue", "8")
+    body = {**LONG, "n": 12, "max_tokens": 120, "stream": True}
+    with requests.post(s.url + "/v1/completions", json=body, stream=True, timeout=PATIENCE,
+                       headers=bearer("sk-greedy")) as answer:
+        assert answer.status_code == 200
+        lines = answer.iter_lines()
+        next(lines)
+        others = [send(s, LONG, "sk-victim") for _ in range(4)]
+        events = parse_events(b"\n\n".join(line for line in lines if line) + b"\n\n")
+    assert all("error" not in e for e in events), events[-1]
+    ends = [c["index"] for e in events for c in e["choices"] if c["finish_reason"] == "length"]
+    assert sorted(ends) == list(range(12))
+    assert counted(s, "refused_total", "greedy", "displaced") == 0
+    assert counted(s, "refused_total", "victim", "queue") == 2
+    for c in others:
+        c.close()
+
+
 # ---- limits ------------------------------------------------------------------------------------
 
 
@@ -175,6 +195,27 @@ def test_requests_of_a_key_are_limited(keyed):
         c.close()
     s.wait_metric("whet_requests_running", 0)
     assert s.post("/v1/completions", SHORT, headers=bearer("sk-greedy")).status_code == 200
+
+
+def test_more_choices_than_a_key_may_ever_have_are_no_429(keyed):
+    s = keyed("--server-key-limits=greedy running=2 waiting=2")
+    few = {**SHORT, "max_tokens": 4, "ignore_eos": True}
+    for body, param in (({**few, "n": 5}, "n"), ({**few, "prompt": ["x"] * 5}, "prompt")):
+        never = s.post("/v1/completions", body, headers=bearer("sk-greedy"))
+        error = never.json()["error"]
+        assert never.status_code == 400 and "retry-after" not in never.headers, never.text
+        assert error["param"] == param and error["code"] == "rate_limit_exceeded"
+        assert "5 generations" in error["message"] and "running=2 waiting=2" in error["message"]
+    assert s.post("/v1/completions", {**few, "n": 5}, headers=bearer("sk-victim")).status_code == 200
+    assert s.post("/v1/completions", {**few, "n": 4}, headers=bearer("sk-greedy")).status_code == 200
+    held = send(s, LONG, "sk-greedy")
+    s.wait_metric("whet_requests_running", 1)
+    before = s.metric("whet_prompt_tokens_total")
+    later = s.post("/v1/completions", {**few, "n": 4}, headers=bearer("sk-greedy"))
+    assert later.status_code == 429 and "retry-after" in later.headers
+    assert "1 of your requests run and 0 wait, and these are 4 more" in later.json()["error"]["message"]
+    assert s.metric("whet_prompt_tokens_total") == before  # none of the four has begun
+    held.close()
 
 
 def test_tokens_a_minute_are_limited_and_reloaded(keyed, tmp_path):

@@ -98,6 +98,96 @@ static void engine_ends_the_newest_waiting_request_of_who_has_most(void **state)
     free(c);
 }
 
+/* `n` requests of 60 tokens each, all at once. */
+static enum submit_result submit_all(struct engine *e, struct client *c, uint64_t client, int n)
+{
+    struct engine_request r[8] = {0};
+    uint64_t id[8];
+    struct err err;
+    for (int i = 0; i < n; i++) {
+        prompt_text(&c[i], "hello");
+        r[i] = request_of(&c[i], 60);
+        r[i].ignore_eos = true;
+        r[i].client = client;
+    }
+    enum submit_result result = engine_submit_all(e, r, n, id, &err);
+    for (int i = 0; i < n && result == SUBMIT_OK; i++)
+        c[i].id = id[i];
+    return result;
+}
+
+static void check_ends(const struct client *c, int n, enum finish finish, int32_t tokens)
+{
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(c[i].ends, 1);
+        assert_int_equal(c[i].finish, finish);
+        assert_int_equal(c[i].tokens, tokens);
+    }
+}
+
+static void engine_displaces_no_part_of_an_answer_that_has_begun(void **state)
+{
+    (void)state;
+    struct config config = config_of(64, 2);
+    config.server_max_queue = 4;
+    fake_reset();
+    struct engine *e = start(&config);
+    struct client *c = clients(8);
+    fake.delay_us = 2000;
+    assert_int_equal(submit_all(e, c, 1, 6), SUBMIT_OK);
+    wait_tokens(&c[0], 1);
+    assert_int_equal(submit_all(e, c + 6, 2, 1), SUBMIT_OK); /* a place is made for a newcomer */
+    assert_int_equal(submit_all(e, c + 7, 2, 1), SUBMIT_FULL);
+    fake.delay_us = 0;
+    wait_ends(7);
+    check_ends(c, 7, FINISH_LENGTH, 60);
+    assert_true(metric(e, "\nwhet_displaced_total ") == 0);
+    stop_idle(e);
+    free(c);
+}
+
+/* One of the four has to go; without it the other three would be computed for nothing. */
+static void engine_displaces_an_answer_that_has_not_begun_as_a_whole(void **state)
+{
+    (void)state;
+    struct config config = config_of(64, 2);
+    config.server_max_queue = 4;
+    fake_reset();
+    struct engine *e = start(&config);
+    struct client *c = clients(7);
+    fake.delay_us = 2000;
+    assert_int_equal(submit_all(e, c, 1, 2), SUBMIT_OK);
+    wait_tokens(&c[0], 1);
+    assert_int_equal(submit_all(e, c + 2, 1, 4), SUBMIT_OK);
+    assert_int_equal(submit_all(e, c + 6, 2, 1), SUBMIT_OK);
+    wait_ends(4);
+    fake.delay_us = 0;
+    wait_ends(7);
+    check_ends(c + 2, 4, FINISH_DISPLACED, 0);
+    check_ends(c, 2, FINISH_LENGTH, 60);
+    check_ends(c + 6, 1, FINISH_LENGTH, 60);
+    stop_idle(e);
+    free(c);
+}
+
+static void engine_takes_all_of_an_answer_or_none(void **state)
+{
+    (void)state;
+    struct config config = config_of(64, 2);
+    config.server_max_queue = 4;
+    fake_reset();
+    struct engine *e = start(&config);
+    struct client *c = clients(8);
+    assert_int_equal(submit_all(e, c, 1, 7), SUBMIT_FULL);
+    assert_int_equal(engine_active(e), 0);
+    assert_int_equal(submit_all(e, c, 1, 6), SUBMIT_OK);
+    wait_ends(6);
+    check_ends(c, 6, FINISH_LENGTH, 60);
+    assert_int_equal(e->backlog.clients.items, 0);
+    stop_idle(e);
+    free(c);
+}
+
 /* Displacing, cancelling and ending meet in every order; the counts come out even. */
 static void engine_counts_right_while_a_full_queue_changes(void **state)
 {
@@ -116,7 +206,13 @@ static void engine_counts_right_while_a_full_queue_changes(void **state)
         prompt_text(&c[i], "any");
         r = request_of(&c[i], 1 + rand() % 8);
         r.client = (uint64_t)(rand() % 3 ? 1 : 2 + rand() % 20);
-        taken += engine_submit(e, &r, &c[i].id, &err) == SUBMIT_OK;
+        if (rand() % 4 == 0 && i + 4 < N) {
+            bool all = submit_all(e, &c[i], r.client, 4) == SUBMIT_OK;
+            taken += all ? 4 : 0;
+            i += 3;
+        } else {
+            taken += engine_submit(e, &r, &c[i].id, &err) == SUBMIT_OK;
+        }
         if (rand() % 5 == 0 && i > 0)
             engine_cancel(e, c[rand() % i].id);
         if (rand() % 8 == 0)
@@ -170,6 +266,9 @@ int main(void)
         cmocka_unit_test(engine_gives_each_client_the_right_text_whoever_makes_room),
         cmocka_unit_test(engine_gives_a_newcomer_a_place_and_takes_no_token_from_anybody),
         cmocka_unit_test(engine_ends_the_newest_waiting_request_of_who_has_most),
+        cmocka_unit_test(engine_displaces_no_part_of_an_answer_that_has_begun),
+        cmocka_unit_test(engine_displaces_an_answer_that_has_not_begun_as_a_whole),
+        cmocka_unit_test(engine_takes_all_of_an_answer_or_none),
         cmocka_unit_test(engine_counts_right_while_a_full_queue_changes),
         cmocka_unit_test(engine_finds_no_prompt_of_another_client),
     };

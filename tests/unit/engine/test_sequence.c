@@ -95,6 +95,36 @@ static void sequence_replaces_half_a_character_at_the_end(void **state)
     sequence_free(s);
 }
 
+/* The text that follows a prompt of `n` bytes, one a token. */
+static const char *text_after(const char *prompt, int32_t n, bool echo, const char *output)
+{
+    static struct seen seen;
+    int32_t ids[8];
+    for (int32_t i = 0; i < n; i++)
+        ids[i] = (unsigned char)prompt[i];
+    struct engine_request r = {.prompt = ids, .prompt_n = n, .max_tokens = 8, .echo = echo};
+    struct sequence *s = open_with(r, &seen);
+    feed(s, output);
+    sequence_end(s, FINISH_LENGTH, NULL);
+    sequence_free(s);
+    return seen.text;
+}
+
+static void sequence_goes_on_with_the_character_that_the_prompt_began(void **state)
+{
+    (void)state;
+    for (int echo = 0; echo < 2; echo++) {
+        assert_string_equal(text_after("a\xe8", 2, echo, "\xb5\x84z"), "\xe8\xb5\x84z");
+        assert_string_equal(text_after("\xf0\x9f\x98", 3, echo, "\x80"), "\xf0\x9f\x98\x80");
+        assert_string_equal(text_after("\xc3\xa9", 2, echo, "z"), "z"); /* it was whole */
+        assert_string_equal(text_after("\xa9\xa9", 2, echo, "z"), "z"); /* and is none */
+        assert_string_equal(text_after("a\xe8", 2, echo, "\xb5z"), "\xef\xbf\xbdz");
+        /* What nothing goes on with is the prompt's, and shown where the prompt is. */
+        assert_string_equal(text_after("a\xe8", 2, echo, "z"), echo ? "\xef\xbf\xbdz" : "z");
+        assert_string_equal(text_after("a\xe8", 2, echo, ""), echo ? "\xef\xbf\xbd" : "");
+    }
+}
+
 static void sequence_ends_at_a_stop_string_across_tokens(void **state)
 {
     (void)state;
@@ -257,6 +287,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sequence_sends_whole_characters_only),
         cmocka_unit_test(sequence_replaces_half_a_character_at_the_end),
+        cmocka_unit_test(sequence_goes_on_with_the_character_that_the_prompt_began),
         cmocka_unit_test(sequence_ends_at_a_stop_string_across_tokens),
         cmocka_unit_test(sequence_gives_held_text_back_when_it_ends_otherwise),
         cmocka_unit_test(sequence_counts_the_ending_token_and_hides_its_text),

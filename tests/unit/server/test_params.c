@@ -109,6 +109,29 @@ static void params_tolerate_nulls_and_unknown_members(void **state)
     params_free(&p);
 }
 
+/* Members that clients always send, with what they mean by "not". */
+static void params_take_what_constrains_nothing(void **state)
+{
+    (void)state;
+    static const char *const said[] = {
+        "{\"bad_words\":[],\"allowed_token_ids\":null,\"regex\":null,\"use_beam_search\":false}",
+        "{\"truncate_prompt_tokens\":null,\"prompt_logprobs\":null,\"echo\":false}",
+        "{\"tools\":[],\"tool_choice\":\"none\",\"function_call\":\"none\"}",
+        "{\"tools\":null,\"tool_choice\":\"auto\",\"function_call\":\"auto\"}",
+        "{\"tool_choice\":null,\"function_call\":null,\"modalities\":null}",
+        "{\"modalities\":[\"text\"]}",
+        "{\"modalities\":[]}",
+    };
+    struct params p;
+    struct api_error e;
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++)
+        for (int chat = 0; chat < 2; chat++) {
+            if (read(&p, said[i], chat, &e))
+                fail_msg("%s: %s", said[i], e.message);
+            params_free(&p);
+        }
+}
+
 static void params_read_every_member(void **state)
 {
     (void)state;
@@ -189,6 +212,8 @@ static const struct refusal refused_by_both[] = {
     {"{\"seed\":\"a\"}", "seed"},
     {"{\"seed\":1.5}", "seed"},
     {"{\"seed\":1e300}", "seed"},
+    {"{\"seed\":9223372036854775808}", "seed"},
+    {"{\"seed\":-9223372036854775809}", "seed"},
     {"{\"stop\":3}", "stop"},
     {"{\"stop\":[\"\"]}", "stop"},
     {"{\"stop\":\"\"}", "stop"},
@@ -218,6 +243,12 @@ static const struct refusal refused_by_both[] = {
     {"{\"tools\":[{\"type\":\"function\"}]}", "tools"},
     {"{\"functions\":[{}]}", "functions"},
     {"{\"guided_regex\":\"a+\"}", "guided_regex"},
+    {"{\"bad_words\":[\"a\"]}", "bad_words"},
+    {"{\"allowed_token_ids\":[1]}", "allowed_token_ids"},
+    {"{\"regex\":\"a+\"}", "regex"},
+    {"{\"truncate_prompt_tokens\":5}", "truncate_prompt_tokens"},
+    {"{\"use_beam_search\":true}", "use_beam_search"},
+    {"{\"prompt_logprobs\":0}", "prompt_logprobs"},
     {"{\"response_format\":{\"type\":\"json_object\"}}", "response_format"},
     {"{\"response_format\":{}}", "response_format"},
     {"{\"response_format\":\"text\"}", "response_format"},
@@ -235,6 +266,12 @@ static const struct refusal refused_by_chat[] = {
     {"{\"logprobs\":true,\"top_logprobs\":21}", "top_logprobs"},
     {"{\"logprobs\":true,\"top_logprobs\":-1}", "top_logprobs"},
     {"{\"max_tokens\":0}", "max_tokens"},
+    {"{\"tool_choice\":\"required\"}", "tool_choice"},
+    {"{\"tool_choice\":{\"type\":\"function\"}}", "tool_choice"},
+    {"{\"function_call\":{\"name\":\"f\"}}", "function_call"},
+    {"{\"modalities\":[\"text\",\"audio\"]}", "modalities"},
+    {"{\"modalities\":\"audio\"}", "modalities"},
+    {"{\"echo\":true}", "echo"},
 };
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
@@ -268,6 +305,48 @@ static void params_say_which_member_gave_the_limit(void **state)
     }
     assert_int_equal(read(&p, "{\"max_completion_tokens\":3,\"min_tokens\":4}", true, &e), -1);
     assert_non_null(strstr(e.message, "`max_completion_tokens`"));
+    params_free(&p);
+}
+
+/* OpenAI's and vLLM's seeds are 64-bit integers: more than a double holds. */
+static void params_read_every_seed(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json;
+        int64_t seed;
+    } row[] = {{"{\"stop\":\"1\\\"234567890123456789\",\"seed\":9223372036854775807}", INT64_MAX},
+               {"{\"user\":\"\\\\\",\"max_tokens\":3,\"seed\":-9223372036854775808}", INT64_MIN},
+               {"{\"x\":[1,{\"y\":-2.5e3}],\"seed\":9007199254740993}", 9007199254740993},
+               {"{\"x\":12345678901234567890,\"seed\":0}", 0},
+               {"{\"x\":[\"-\",true],\"seed\":1e3}", 1000}};
+    struct params p;
+    struct api_error e;
+    for (size_t i = 0; i < COUNT(row); i++) {
+        if (read(&p, row[i].json, false, &e))
+            fail_msg("%s: %s", row[i].json, e.message);
+        assert_true(p.seeded && p.sampling.seed == (uint64_t)row[i].seed);
+        params_free(&p);
+    }
+    assert_int_equal(read(&p, "{\"seed\":9223372036854775808}", false, &e), -1);
+    assert_non_null(strstr(e.message, "is 9223372036854775808, but must be between "
+                                      "-9223372036854775808 and 9223372036854775807"));
+    params_free(&p);
+}
+
+static void params_name_a_default_as_such(void **state)
+{
+    (void)state;
+    struct params p;
+    struct api_error e;
+    assert_int_equal(read(&p, "{\"min_tokens\":20}", false, &e), -1);
+    assert_string_equal(e.message, "`min_tokens` is 20, more than 16, the default of `max_tokens`");
+    params_free(&p);
+    assert_int_equal(read(&p, "{\"min_tokens\":20,\"max_tokens\":3}", false, &e), -1);
+    assert_string_equal(e.message, "`min_tokens` is 20, more than the 3 of `max_tokens`");
+    params_free(&p);
+    assert_int_equal(read(&p, "{\"tools\":[{}]}", true, &e), -1);
+    assert_null(strstr(e.message, "constrain"));
     params_free(&p);
 }
 
@@ -355,7 +434,10 @@ int main(void)
         cmocka_unit_test(speculation_is_asked_for_or_the_servers_choice),
         cmocka_unit_test(params_give_every_sampling_number_its_default_and_range),
         cmocka_unit_test(params_tolerate_nulls_and_unknown_members),
+        cmocka_unit_test(params_take_what_constrains_nothing),
         cmocka_unit_test(params_read_every_member),
+        cmocka_unit_test(params_read_every_seed),
+        cmocka_unit_test(params_name_a_default_as_such),
         cmocka_unit_test(params_refuse_by_name),
         cmocka_unit_test(params_say_which_member_gave_the_limit),
         cmocka_unit_test(params_know_only_the_served_model),

@@ -175,6 +175,9 @@ static void serving_streams_what_it_answers_plainly(void **state)
         "{\"prompt\":\"half \xc3\xa9\",\"max_tokens\":6%s}",
         "{\"prompt\":\"the end<|endoftext|>never\",\"max_tokens\":40%s}",
         "{\"prompt\":\"echo\",\"max_tokens\":3,\"echo\":true%s}",
+        "{\"prompt\":[181,132,97,232],\"max_tokens\":3,\"echo\":true%s}", /* within a character */
+        "{\"prompt\":[97,232],\"max_tokens\":1,\"echo\":true%s}",
+        "{\"prompt\":[97,232],\"max_tokens\":1%s}",
     };
     static const char *const texts[] = {"héllo 世界 😀héllo 世界 \xf0\x9f\x98\x80h",
                                         "one ",
@@ -182,7 +185,13 @@ static void serving_streams_what_it_answers_plainly(void **state)
                                         "abSTOP",
                                         "half \xef\xbf\xbd",
                                         "the end",
-                                        "echoech"};
+                                        "echoech",
+                                        "\xef\xbf\xbd\xef\xbf\xbd"
+                                        "a\xe8\xb5\x84"
+                                        "a",
+                                        "a\xef\xbf\xbd"
+                                        "a",
+                                        "a"};
     int fd = client_open();
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
         char json[300], joined[2000];
@@ -243,6 +252,35 @@ static void serving_scores_prompts_for_evaluation(void **state)
     close(fd);
 }
 
+/* The toy answers `<|im_start|>user...`, and the s ends it. */
+#define UNTIL_S                                                                \
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"logprobs\":true," \
+    "\"stop_token_ids\":[115]%s}"
+
+static void serving_lists_no_logprob_of_a_chats_end(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *more;
+        bool end;
+    } rows[] = {{"", false},
+                {",\"skip_special_tokens\":false", true},
+                {",\"stream\":true,\"stream_options\":{\"include_usage\":true}", false}};
+    int fd = client_open();
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        char json[300];
+        snprintf(json, sizeof(json), UNTIL_S, rows[i].more);
+        client_post(fd, "/v1/chat/completions", json);
+        const char *r = client_response(fd);
+        assert_int_equal(client_status(r), 200);
+        assert_non_null(strstr(r, "{\"token\":\"u\""));
+        assert_int_equal(strstr(r, "{\"token\":\"s\"") != NULL, rows[i].end);
+        assert_non_null(strstr(r, "\"completion_tokens\":3")); /* it counts */
+        assert_non_null(strstr(r, "\"finish_reason\":\"stop\",\"stop_reason\":115"));
+    }
+    close(fd);
+}
+
 static void serving_tokenizes_large_texts_beside_the_loop(void **state)
 {
     (void)state;
@@ -276,6 +314,7 @@ int main(void)
         TEST(serving_streams_what_it_answers_plainly),
         TEST(serving_gives_every_choice_one_finish),
         TEST(serving_scores_prompts_for_evaluation),
+        TEST(serving_lists_no_logprob_of_a_chats_end),
         TEST(serving_tokenizes_large_texts_beside_the_loop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

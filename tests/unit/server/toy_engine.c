@@ -219,23 +219,26 @@ void engine_fingerprint(const struct engine *e, char out[40])
     strcpy(out, "fp_toy");
 }
 
-enum submit_result engine_submit(struct engine *e, const struct engine_request *r, uint64_t *id,
-                                 struct err *err)
+enum submit_result engine_submit_all(struct engine *e, const struct engine_request *r, int32_t n,
+                                     uint64_t *id, struct err *err)
 {
     static const int32_t eos = TOY_EOS;
     struct sequence_model m = {e->tokenizer, &eos, 1};
-    enum submit_result room = engine_room(e, r->client, r->limits, err);
-    if (room != SUBMIT_OK)
-        return room;
-    struct sequence *s = sequence_new(r, &m);
+    if (e->active + n > toy.batch + toy.queue) {
+        err_set(err, "the queue is full");
+        return SUBMIT_FULL;
+    }
     pthread_mutex_lock(&e->lock);
-    s->id = *id = e->next_id++;
     struct sequence **link = &e->first;
     while (*link)
         link = &(*link)->newer;
-    *link = s;
-    e->active++;
-    toy.submitted++;
+    for (int32_t i = 0; i < n; i++) {
+        *link = sequence_new(&r[i], &m);
+        (*link)->id = id[i] = e->next_id++;
+        link = &(*link)->newer;
+    }
+    e->active += n;
+    toy.submitted += n;
     pthread_mutex_unlock(&e->lock);
     return SUBMIT_OK;
 }
