@@ -47,7 +47,7 @@ struct specializer {
     pthread_mutex_t lock;
     pthread_cond_t wake; /* with lock: something changed */
     atomic_bool stop;
-    atomic_bool interrupt; /* what env.stop points to: set by stop, pause, disable */
+    atomic_bool interrupt; /* what env.stop points to: set by stop and by operators */
     _Atomic int mode;      /* enum specializer_mode */
     _Atomic int ready;     /* the slots are there: operators may look */
     _Atomic int doing;     /* enum doing */

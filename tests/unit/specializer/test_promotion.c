@@ -106,12 +106,44 @@ static void one_that_an_operator_disabled_is_not_tried_with_the_others(void **un
     stop(s);
 }
 
+/* A candidate answers half of the requests during its canary: not after "pinned to eager". */
+static void a_pin_ends_the_canary_of_its_slot(void **unused)
+{
+    (void)unused;
+    char *text = NULL;
+    atomic_store(&fake.hold_canary, true);
+    struct specializer *s = start("--specializer-slots", "mlp_out");
+    WAIT_FOR(atomic_load(&fake.in_canary) != NULL);
+    expect(ANSWER_DONE, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
+    WAIT_FOR(atomic_load(&fake.in_canary) == NULL);
+    assert_false(specialized("mlp_out/m1"));
+    stop(s);
+}
+
+/* What a canary measured against a kernel that was rolled back meanwhile says nothing of the one
+ * that serves now, and is not published over the rollback. */
+static void a_rollback_during_a_canary_outlives_its_verdict(void **unused)
+{
+    (void)unused;
+    struct specializer *s = start("--specializer-slots", "mlp_out");
+    atomic_store(&fake.meddler, s);
+    WAIT_FOR(atomic_load(&fake.meddler) == NULL);
+    WAIT_FOR(last_of(s, "rolled_back") > 0);
+    int64_t back = last_of(s, "rolled_back");
+    WAIT_FOR(last_of(s, "unresolved") > back || last_of(s, "active") > back);
+    assert_true(last_of(s, "unresolved") > back);
+    WAIT_FOR(specialized("mlp_out/m1")); /* tried again, against what serves now */
+    stop(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(what_waits_together_is_judged_and_published_together),
         TEST(one_that_is_bad_is_not_published_and_drags_nobody),
         TEST(one_that_an_operator_disabled_is_not_tried_with_the_others),
+        TEST(a_pin_ends_the_canary_of_its_slot),
+        TEST(a_rollback_during_a_canary_outlives_its_verdict),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
 }
