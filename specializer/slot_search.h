@@ -117,6 +117,12 @@ const char *slot_search_known(const struct slot_search *p, int32_t id);
 /* How much faster than eager it was there, or on another server; 0: nobody has measured it. */
 double slot_search_known_speed(const struct slot_search *p, int32_t id);
 
+/* A copy of the kernel that serves the slot, for the specializer thread to read: operators may
+ * replace and free the candidate itself whenever the lock is not held. Of what the copy points to,
+ * template, slot and kernel live on until this thread goes round again; nothing else is to be
+ * followed. False: eager serves, and the copy is zero. */
+bool slot_search_serving(struct specializer *s, const struct slot_search *p, struct candidate *out);
+
 struct slot_search *slot_search_find(struct specializer *s, const char *slot);
 
 #endif
