@@ -169,7 +169,7 @@ static void recheck(struct specializer *s, struct slot_search *p)
     struct candidate copy;
     if (!slot_search_serving(s, p, &copy)) /* an operator has swapped the slot meanwhile */
         return;
-    enum stage_result r = bench_run(&s->env, &copy, p->slot->eager, p->input[0], true);
+    enum stage_result r = bench_run(&s->env, &copy, p->slot->eager, p->input[0], BENCH_QUICK);
     store_trace(s->store, p->slot->name, copy.key, "rechecked", NULL,
                 "slower than promised; against eager %+.1f %% [%+.1f, %+.1f]",
                 copy.evidence.bench.mean * 100, copy.evidence.bench.low * 100,
