@@ -58,6 +58,12 @@ static bool distrusted(struct fleet *f, const char *server)
     return false;
 }
 
+/* The same server says something of the same kernel. */
+static bool is_word_of(const struct fleet_row *a, const struct fleet_row *b)
+{
+    return memcmp(a->key, b->key, KEY_HEX) == 0 && memcmp(a->server, b->server, KEY_HEX) == 0;
+}
+
 /* Where a row goes: over the older word of the same server, behind the others, or in place of one
  * that was only measured. NULL: there is no room. Lock held. */
 static struct fleet_row *room_for(struct slot_rows *s, const struct fleet_row *r)
@@ -65,14 +71,14 @@ static struct fleet_row *room_for(struct slot_rows *s, const struct fleet_row *r
     struct fleet_row *other = NULL;
     for (int i = 0; i < s->n; i++) {
         struct fleet_row *have = &s->row[i];
-        if (memcmp(have->key, r->key, KEY_HEX) == 0 &&
-            memcmp(have->server, r->server, KEY_HEX) == 0)
+        if (is_word_of(have, r))
             return have;
         if (!fleet_row_won(have) && (!other || have->serial < other->serial))
             other = have;
     }
     if (s->n < ROWS_OF_SLOT) {
         s->row = xrealloc(s->row, (size_t)(s->n + 1) * sizeof *s->row);
+        s->row[s->n] = (struct fleet_row){0};
         return &s->row[s->n++];
     }
     return fleet_row_won(r) ? other : NULL;
@@ -95,6 +101,7 @@ void fleet_take_rows(struct fleet *f, const struct fleet_rows *rows)
         struct slot_rows *s = &f->rows[slot];
         struct fleet_row *to = room_for(s, &r);
         r.serial = ++f->serial;
+        r.compared = to && to->compared && is_word_of(to, &r) && to->speed == r.speed;
         if (to)
             *to = r;
         s->came_ns = clock_ns();
@@ -166,6 +173,7 @@ uint64_t fleet_news(struct fleet *f)
     return f ? atomic_load(&f->news) : 0;
 }
 
+/* Each measurement of others counts once, however often it or this server's own is told of. */
 void fleet_compare(struct fleet *f, const struct record *own)
 {
     if (own->evidence.speed <= 0)
@@ -174,9 +182,10 @@ void fleet_compare(struct fleet *f, const struct record *own)
     struct slot_rows *s = rows_of(f, own->slot);
     for (int i = 0; s && i < s->n; i++) {
         struct fleet_row *r = &s->row[i];
-        if (r->speed <= 0 || strcmp(r->key, own->key) != 0)
+        if (r->speed <= 0 || r->compared || strcmp(r->key, own->key) != 0)
             continue;
         struct peer *p = peer_of(f, r->server);
+        r->compared = true;
         bool right = own->evidence.speed >= AGREEMENT * r->speed;
         if (p)
             ++*(right ? &p->hits : &p->misses);
