@@ -176,6 +176,18 @@ static const struct pipeline_rules rules = {.enter = enter, .came = came};
 
 /* ---- a try ---------------------------------------------------------------------------------- */
 
+/* Whether another server found the candidate wrong after it was begun here. What was proved of it
+ * before is in doubt, and nothing more: it may be proposed again and pass every check anew. */
+static bool in_doubt(struct specializer *s, const struct slot_search *p)
+{
+    const struct trial *t = &p->promoted;
+    if (!fleet_retracted(s->fleet, t->c->key, t->since_ns))
+        return false;
+    store_trace(s->store, p->slot->name, t->c->key, "doubted", NULL,
+                "another server found it wrong meanwhile: it is to begin again");
+    return true;
+}
+
 /* Swaps the candidate in, unless the slot's kernel was exchanged since its canary began; pins and
  * disables are seen to by swap_in_locked(). One lock over both: an operator's word comes before the
  * swap or takes its kernel out again. */
@@ -200,7 +212,7 @@ static void publish(struct specializer *s, struct slot_search *p)
              known ? "known, " : "", c->evidence.bench.mean * 100, c->evidence.bench.low * 100,
              c->evidence.bench.high * 100, c->evidence.canary.mean * 100,
              c->evidence.canary.low * 100, c->evidence.canary.high * 100, together);
-    if (put_into_service(s, p, why) != 0) {
+    if (in_doubt(s, p) || put_into_service(s, p, why) != 0) {
         promotion_forget(s, p);
         return;
     }
@@ -214,13 +226,14 @@ static void publish(struct specializer *s, struct slot_search *p)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* False: an operator wants none of it, and it is forgotten. */
+/* False: an operator wants none of it, or another server found it wrong, and it is forgotten. */
 static bool wanted(struct specializer *s, struct slot_search *p)
 {
     const struct candidate *c = p->promoted.c;
     pthread_mutex_lock(&s->lock);
     bool unwanted = is_disabled_locked(s, c->key, c->template->id) || p->locked.pinned[0];
     pthread_mutex_unlock(&s->lock);
+    unwanted = unwanted || in_doubt(s, p);
     if (unwanted)
         promotion_forget(s, p);
     return !unwanted;

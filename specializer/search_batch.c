@@ -105,7 +105,8 @@ void search_batch_add(struct specializer *s, struct slot_search *p, struct candi
             .slot_search = p,
             .pipeline = {
                 .rules = &rules, .ctx = s, .env = &s->env, .marks = s->store, .last = STAGE_BENCH}};
-    r->trial[r->n++] = (struct trial){.c = c, .slot_search = p, .from = from};
+    r->trial[r->n++] =
+        (struct trial){.c = c, .slot_search = p, .from = from, .since_ns = clock_ns()};
     pthread_mutex_lock(&s->lock);
     p->locked.candidates++;
     pthread_mutex_unlock(&s->lock);

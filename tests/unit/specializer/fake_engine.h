@@ -38,6 +38,7 @@ struct fake {
     atomic_bool hold_bench;          /* benches last until they are stopped, or it is unset */
     char held[24], unheld[24];       /* the last that did, and the first one after that */
     atomic_bool hold_canary;         /* canaries last until they are stopped, or it is unset */
+    char canary_key[24];             /* of the last canary that began */
     _Atomic(const char *) in_canary; /* slot of one that is held, or NULL */
     _Atomic(struct specializer *) meddler; /* rolls back what a canary is to beat, meanwhile */
     atomic_bool hold_probes;               /* probes of new candidates do not end */

@@ -227,6 +227,7 @@ static bool canary_goes_on(const struct stage_env *env, const struct candidate *
     if (s)
         specializer_rollback(s, c->slot->name, NULL, "meddler", &text);
     free(text);
+    snprintf(fake.canary_key, sizeof fake.canary_key, "%s", c->key);
     atomic_store(&fake.in_canary, c->slot->name);
     while (atomic_load(&fake.hold_canary) && !atomic_load(env->stop))
         usleep(1000);
