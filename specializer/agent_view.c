@@ -147,14 +147,14 @@ static void put_evidence(FILE *f, const struct candidate *c)
                 e->canary.low * 100, e->canary.high * 100);
 }
 
-/* `active` is read without the lock: this is the thread that sets it. */
-static char *serving_text(const struct slot_search *p)
+/* `c`: a copy of what serves, or NULL for eager. */
+static char *serving_text(const struct candidate *c)
 {
     char *out = NULL;
     size_t size = 0;
     FILE *f = open_memstream(&out, &size);
-    if (p->locked.active)
-        put_evidence(f, p->locked.active);
+    if (c)
+        put_evidence(f, c);
     else
         fputs("the eager kernel: 1", f);
     fclose(f);
@@ -231,10 +231,11 @@ static int32_t isa_of(const struct candidate *c)
 void agent_tell(struct specializer *s, struct slot_search *p, struct agent_view *v,
                 struct told *out)
 {
-    const struct candidate *c = p->locked.active;
+    struct candidate copy;
+    const struct candidate *c = slot_search_serving(s, p, &copy) ? &copy : NULL;
     *out = (struct told){
         .compiler = compiler_text(&s->compiler, v->isa),
-        .serving = serving_text(p),
+        .serving = serving_text(c),
         .source = c && !c->body[0] && !c->template->library
                       ? agent_template_text(c->template, isa_of(c))
                       : NULL,

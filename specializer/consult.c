@@ -78,7 +78,7 @@ static void gather_dead(struct specializer *s, const struct slot_search *p, stru
 enum { KIN_MOST = 4 };
 static int kinship(const struct slot_search *p, const struct slot_search *from)
 {
-    if (from == p || (!from->space && !from->locked.active))
+    if (from == p)
         return 0;
     if (slot_kin(from->slot, p->slot))
         return abs(from->slot->m_index - p->slot->m_index) <= 1 ? KIN_MOST : 3;
@@ -98,38 +98,47 @@ static void add_lesson(struct consultation *c, const struct slot_search *from,
     l->speed = speed;
 }
 
-/* The two fastest points of a slot's search, and the slowest; of a slot that only has a winner of
- * the store that one, where this slot has such a point too. */
-static void add_lessons(struct consultation *c, const struct slot_search *p,
-                        const struct slot_search *from)
+/* Of a slot without a search the winner of the store that serves there, where this slot has such a
+ * point too. */
+static void add_winner(struct specializer *s, const struct slot_search *p,
+                       const struct slot_search *from, struct consultation *c)
+{
+    struct candidate serving;
+    if (!slot_search_serving(s, from, &serving) || serving.evidence.speed <= 0)
+        return;
+    int32_t id = space_find(p->space, serving.template, &serving.point);
+    if (id >= 0)
+        add_lesson(c, from, p->space, id, serving.evidence.speed);
+}
+
+/* The two fastest points of a slot's search, and the slowest. */
+static void add_lessons(struct specializer *s, const struct slot_search *p,
+                        const struct slot_search *from, struct consultation *c)
 {
     int32_t best[2], worst = -1;
     if (!from->space) {
-        int32_t id =
-            space_find(p->space, from->locked.active->template, &from->locked.active->point);
-        if (id >= 0 && from->locked.active->evidence.speed > 0)
-            add_lesson(c, from, p->space, id, from->locked.active->evidence.speed);
+        add_winner(s, p, from, c);
         return;
     }
-    const struct search *s = &from->search;
-    int n = search_best(s, best, 2);
+    const struct search *search = &from->search;
+    int n = search_best(search, best, 2);
     for (int32_t i = 0; i < space_size(from->space); i++)
-        if (s->trial[i] == TRIAL_MEASURED && (worst < 0 || s->speed[i] < s->speed[worst]))
+        if (search->trial[i] == TRIAL_MEASURED &&
+            (worst < 0 || search->speed[i] < search->speed[worst]))
             worst = i;
     for (int i = 0; i < n; i++)
-        add_lesson(c, from, from->space, best[i], (double)s->speed[best[i]]);
+        add_lesson(c, from, from->space, best[i], (double)search->speed[best[i]]);
     if (n == 2 && worst != best[0] && worst != best[1])
-        add_lesson(c, from, from->space, worst, (double)s->speed[worst]);
+        add_lesson(c, from, from->space, worst, (double)search->speed[worst]);
 }
 
-/* `active` is read without the lock, because no other thread sets it. */
 static void gather_lessons(struct specializer *s, const struct slot_search *p,
                            struct consultation *c)
 {
     for (int kin = KIN_MOST; kin > 0; kin--)
         for (int i = 0; i < s->slot_searches; i++)
             if (kinship(p, &s->slot_search[i]) == kin)
-                add_lessons(c, p, &s->slot_search[i]);
+                add_lessons(s, p, &s->slot_search[i], c);
 }
 
 static int moves(void *ctx, int32_t node, struct moves *out)
@@ -153,7 +162,8 @@ static void gather(struct specializer *s, struct slot_search *p, struct consulta
         sequences = (int)lround(fmax(1, seen->sequences / seen->runs));
     r->slot = p->slot->name;
     r->incumbent = atomic_load(&p->slot->kernel)->name;
-    r->incumbent_speed = p->locked.active ? p->locked.active->evidence.speed : 1;
+    struct candidate serving;
+    r->incumbent_speed = slot_search_serving(s, p, &serving) ? serving.evidence.speed : 1;
     r->eager_s = r->run_s * r->incumbent_speed;
     r->work = plan_cost(s->env.model, p->slot->region, slot_layer(p->slot), m, sequences,
                         (int64_t)r->context, m);

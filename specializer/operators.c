@@ -60,6 +60,13 @@ static enum specializer_answer may_pin(struct specializer *s, const char *slot, 
     return ANSWER_DONE;
 }
 
+/* A candidate that live steps are judging in this slot answers requests meanwhile: it must not go
+ * on doing so beside what an operator wants there. */
+static void interrupt_trials(struct specializer *s)
+{
+    atomic_store(&s->interrupt, true);
+}
+
 /* Makes the slot follow its pin as far as that is possible at once. */
 static void follow_pin_locked(struct specializer *s, struct slot_search *p, const char *who)
 {
@@ -94,8 +101,9 @@ enum specializer_answer specializer_pin(struct specializer *s, const char *slot,
     int r = same ? 0 : store_pin(s->store, slot, kernel, who, &err);
     if (r == 0) {
         snprintf(p->locked.pinned, sizeof p->locked.pinned, "%s", kernel);
-        follow_pin_locked(s, p,
-                          who); /* the same again: what could not be brought back may come now */
+        /* The same again: what could not be brought back may come now. */
+        follow_pin_locked(s, p, who);
+        interrupt_trials(s);
     }
     pthread_mutex_unlock(&s->lock);
     return r == 0 ? slot_answer(s, p, text) : answer_refuse(ANSWER_FAILED, text, "%s", err.msg);
@@ -122,6 +130,21 @@ enum specializer_answer specializer_unpin(struct specializer *s, const char *slo
     return r == 0 ? slot_answer(s, p, text) : answer_refuse(ANSWER_FAILED, text, "%s", err.msg);
 }
 
+/* A rollback takes effect whatever the disk says; who asked for it must know that it may not
+ * outlive a restart. Asked again, with `from`, it is answered so until it is stored. */
+static enum specializer_answer rolled_back_answer(struct specializer *s, struct slot_search *p,
+                                                  const char *gone, char **text)
+{
+    struct err err;
+    store_settle(s->store);
+    if (!store_owes(s->store, gone, &err))
+        return slot_answer(s, p, text);
+    return answer_refuse(ANSWER_FAILED, text,
+                         "%s is out of %s, but that is not stored yet, so a server that is killed "
+                         "now comes back with it: %s",
+                         gone, p->slot->name, err.msg);
+}
+
 /* With `from` a second call finds another kernel in the slot and changes nothing. */
 enum specializer_answer specializer_rollback(struct specializer *s, const char *slot,
                                              const char *from, const char *who, char **text)
@@ -132,18 +155,21 @@ enum specializer_answer specializer_rollback(struct specializer *s, const char *
     if (!p)
         return answer_no_slot(s, slot, text);
     pthread_mutex_lock(&s->lock);
-    char pinned[sizeof p->locked.pinned];
+    char pinned[sizeof p->locked.pinned], gone[KEY_HEX + 1] = "";
     memcpy(pinned, p->locked.pinned, sizeof pinned);
     bool done =
         from && *from && strcmp(from, p->locked.active ? p->locked.active->key : "eager") != 0;
+    snprintf(gone, sizeof gone, "%s", done ? from : p->locked.active ? p->locked.active->key : "");
     bool nothing = !done && !pinned[0] && swap_back_locked(s, p, who) != 0;
+    if (!done && !pinned[0] && !nothing)
+        interrupt_trials(s);
     pthread_mutex_unlock(&s->lock);
     if (!done && pinned[0])
         return answer_refuse(ANSWER_CONFLICT, text, "%s is pinned to %s", slot, pinned);
     if (nothing)
         return answer_refuse(ANSWER_CONFLICT, text,
                              "%s runs the eager kernel and there is nothing before it", slot);
-    return slot_answer(s, p, text);
+    return rolled_back_answer(s, p, gone, text);
 }
 
 /* ---- disables ------------------------------------------------------------------------------ */
@@ -174,7 +200,7 @@ static void take_out_locked(struct specializer *s, const char *reason, const cha
             p->locked.previous = NULL;
         }
     }
-    atomic_store(&s->interrupt, true);
+    interrupt_trials(s);
 }
 
 static enum specializer_answer disable_answer(struct specializer *s, const char *what,

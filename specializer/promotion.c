@@ -69,20 +69,41 @@ struct promotion {
 static enum stage_result enter(struct pipeline *pipeline, struct trial *t)
 {
     struct promotion *o = pipeline->ctx;
+    struct slot_search *p = t->slot_search;
     if (t->at == STAGE_CANARY)
-        o->coresident = retrial_coresident(o->s, t->slot_search);
+        o->coresident = retrial_coresident(o->s, p);
+    pthread_mutex_lock(&o->s->lock);
+    p->judged_at = p->locked.swaps;
+    pthread_mutex_unlock(&o->s->lock);
     return STAGE_RUNNING;
 }
 
-/* A verdict on time is valid beside the kernels that served during the canary. If an operator
- * changed one of them meanwhile, the canary has reached no verdict. */
+/* Whether the slot has had another kernel since live steps began to judge the candidate. */
+static bool exchanged(struct specializer *s, const struct slot_search *p)
+{
+    pthread_mutex_lock(&s->lock);
+    bool so = p->locked.swaps != p->judged_at;
+    pthread_mutex_unlock(&s->lock);
+    return so;
+}
+
+/* A verdict is valid against the kernel that the slot had, and one on time beside the kernels that
+ * served during the canary. If an operator changed one of them meanwhile, live steps have reached
+ * no verdict. An audit compares with eager, so a candidate that it found wrong stays refused. */
 static enum stage_result beside(const struct promotion *o, struct trial *t, enum stage_result r)
 {
     struct candidate *c = t->c;
-    if (c->steps == STEPS_UNSEEN || retrial_coresident(o->s, t->slot_search) == o->coresident)
+    const bool timed = t->at == STAGE_CANARY && c->steps != STEPS_UNSEEN;
+    const bool against = t->at == STAGE_SHADOW || timed || r == STAGE_PASS;
+    const char *what = NULL;
+    if ((r == STAGE_PASS || r == STAGE_REFUSE) && against && exchanged(o->s, t->slot_search))
+        what = "the slot's kernel was exchanged";
+    else if (timed && retrial_coresident(o->s, t->slot_search) != o->coresident)
+        what = "other kernels of the step were exchanged";
+    if (!what)
         return r;
     c->steps = STEPS_UNSEEN;
-    candidate_explain(c, STAGE_CANARY, CAUSE_OTHER, 0, "other kernels of the step were exchanged");
+    candidate_explain(c, t->at, CAUSE_OTHER, 0, "%s", what);
     return STAGE_RETRY;
 }
 
@@ -128,8 +149,7 @@ static bool came(struct pipeline *pipeline, struct trial *t, enum stage_result r
     struct slot_search *p = t->slot_search;
     struct candidate *c = t->c;
     struct err err;
-    if (t->at == STAGE_CANARY)
-        r = beside(o, t, r);
+    r = beside(o, t, r);
     if (r == STAGE_RETRY && t->at == STAGE_CANARY)
         store_trace(s->store, p->slot->name, c->key, "unresolved", NULL, "%s", c->reason);
     if (r == STAGE_RETRY && ++c->retries >= RETRIES_MOST) {
@@ -156,10 +176,34 @@ static const struct pipeline_rules rules = {.enter = enter, .came = came};
 
 /* ---- a try ---------------------------------------------------------------------------------- */
 
-/* Puts the candidate into service: it has passed every stage. */
+/* Whether another server found the candidate wrong after it was begun here. What was proved of it
+ * before is in doubt, and nothing more: it may be proposed again and pass every check anew. */
+static bool in_doubt(struct specializer *s, const struct slot_search *p)
+{
+    const struct trial *t = &p->promoted;
+    if (!fleet_retracted(s->fleet, t->c->key, t->since_ns))
+        return false;
+    store_trace(s->store, p->slot->name, t->c->key, "doubted", NULL,
+                "another server found it wrong meanwhile: it is to begin again");
+    return true;
+}
+
+/* Swaps the candidate in, unless the slot's kernel was exchanged since its canary began; pins and
+ * disables are seen to by swap_in_locked(). One lock over both: an operator's word comes before the
+ * swap or takes its kernel out again. */
+static int put_into_service(struct specializer *s, struct slot_search *p, const char *why)
+{
+    pthread_mutex_lock(&s->lock);
+    int r = p->locked.swaps == p->judged_at ? swap_in_locked(s, p, p->promoted.c, why, NULL) : -1;
+    pthread_mutex_unlock(&s->lock);
+    return r;
+}
+
+/* The candidate has passed every stage. If an operator wants another kernel in the slot since, it
+ * may be proposed again. */
 static void publish(struct specializer *s, struct slot_search *p)
 {
-    struct candidate *c = take(p);
+    const struct candidate *c = p->promoted.c;
     char why[180], together[32] = "";
     const bool known = c->known != NULL;
     if (c->evidence.together)
@@ -168,10 +212,11 @@ static void publish(struct specializer *s, struct slot_search *p)
              known ? "known, " : "", c->evidence.bench.mean * 100, c->evidence.bench.low * 100,
              c->evidence.bench.high * 100, c->evidence.canary.mean * 100,
              c->evidence.canary.low * 100, c->evidence.canary.high * 100, together);
-    if (swap_in(s, p, c, why, NULL) != 0) {
-        candidate_drop(s, c);
+    if (in_doubt(s, p) || put_into_service(s, p, why) != 0) {
+        promotion_forget(s, p);
         return;
     }
+    take(p);
     atomic_fetch_add(&s->counts.published, 1);
     if (known)
         atomic_fetch_add(&s->counts.known[KNOWN_PUBLISHED], 1);
@@ -181,13 +226,14 @@ static void publish(struct specializer *s, struct slot_search *p)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* False: an operator wants none of it, and it is forgotten. */
+/* False: an operator wants none of it, or another server found it wrong, and it is forgotten. */
 static bool wanted(struct specializer *s, struct slot_search *p)
 {
     const struct candidate *c = p->promoted.c;
     pthread_mutex_lock(&s->lock);
     bool unwanted = is_disabled_locked(s, c->key, c->template->id) || p->locked.pinned[0];
     pthread_mutex_unlock(&s->lock);
+    unwanted = unwanted || in_doubt(s, p);
     if (unwanted)
         promotion_forget(s, p);
     return !unwanted;

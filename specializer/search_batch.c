@@ -21,6 +21,7 @@
 #include "specializer/specializer_private.h"
 #include "specializer/store/life_move.h"
 #include "specializer/swap.h"
+#include "specializer/unbuilt.h"
 #include "specializer/why.h"
 
 #define UNDECIDED_NS INT64_C(5000000000)
@@ -104,7 +105,8 @@ void search_batch_add(struct specializer *s, struct slot_search *p, struct candi
             .slot_search = p,
             .pipeline = {
                 .rules = &rules, .ctx = s, .env = &s->env, .marks = s->store, .last = STAGE_BENCH}};
-    r->trial[r->n++] = (struct trial){.c = c, .slot_search = p, .from = from};
+    r->trial[r->n++] =
+        (struct trial){.c = c, .slot_search = p, .from = from, .since_ns = clock_ns()};
     pthread_mutex_lock(&s->lock);
     p->locked.candidates++;
     pthread_mutex_unlock(&s->lock);
@@ -266,6 +268,8 @@ static bool child_came(struct specializer *s, struct trial *t, enum stage_result
     const struct evidence *e = &t->c->evidence;
     if (t->at == STAGE_BUILD && e->build_s > 0)
         histogram_observe(&s->counts.build_seconds, e->build_s);
+    if (t->at == STAGE_BUILD && r == STAGE_RETRY)
+        r = unbuilt_came(&s->unbuilt, t->c);
     if (t->at == STAGE_PROBE)
         t->c->whole = r == STAGE_PASS && probes_whole(s);
     if (t->at == STAGE_PROBE && r == STAGE_PASS && s->numerics == NUMERICS_BIT_EQUAL &&

@@ -336,3 +336,12 @@ bool slot_search_inputs(struct specializer *s, struct slot_search *p)
     }
     return p->inputs > 0;
 }
+
+bool slot_search_serving(struct specializer *s, const struct slot_search *p, struct candidate *out)
+{
+    pthread_mutex_lock(&s->lock);
+    const bool some = p->locked.active != NULL;
+    *out = some ? *p->locked.active : (struct candidate){0};
+    pthread_mutex_unlock(&s->lock);
+    return some;
+}

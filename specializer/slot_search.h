@@ -31,6 +31,7 @@ struct slot_search {
         struct candidate *previous; /* admitted and still loaded, one step of rollback; or NULL */
         char pinned[24];            /* "", "eager", or a kernel's key */
         bool pin_missing;           /* the pinned kernel is not loaded (yet) */
+        uint64_t swaps;             /* how often its kernel was exchanged since the start */
         bool stale;        /* it lost its kernel, or more may be proposed: the search begins anew */
         double gain_eager; /* of `active` over eager */
         double share, run_s, roofline_s, bytes, worth; /* copied from observe for operators */
@@ -66,6 +67,7 @@ struct slot_search {
     int64_t ran_ns;        /* when live steps were last seen to read the slot */
     struct trial promoted; /* benched, waits for live steps */
     int64_t promoted_ns;   /* since when */
+    uint64_t judged_at;    /* `swaps` when live steps began to judge it */
 
     /* Candidates that wait for other co-resident kernels (retrial.c). */
     struct {
@@ -114,6 +116,12 @@ void slot_search_inputs_free(struct slot_search *p);
 const char *slot_search_known(const struct slot_search *p, int32_t id);
 /* How much faster than eager it was there, or on another server; 0: nobody has measured it. */
 double slot_search_known_speed(const struct slot_search *p, int32_t id);
+
+/* A copy of the kernel that serves the slot, for the specializer thread to read: operators may
+ * replace and free the candidate itself whenever the lock is not held. Of what the copy points to,
+ * template, slot and kernel live on until this thread goes round again; nothing else is to be
+ * followed. False: eager serves, and the copy is zero. */
+bool slot_search_serving(struct specializer *s, const struct slot_search *p, struct candidate *out);
 
 struct slot_search *slot_search_find(struct specializer *s, const char *slot);
 

@@ -24,6 +24,7 @@
 #include "specializer/slot_search.h"
 #include "specializer/specializer.h"
 #include "specializer/store/store.h"
+#include "specializer/unbuilt.h"
 
 enum { NAME_MOST = 40 };
 /* A kernel that was on trial this many times when the process died is not tried again. */
@@ -47,7 +48,7 @@ struct specializer {
     pthread_mutex_t lock;
     pthread_cond_t wake; /* with lock: something changed */
     atomic_bool stop;
-    atomic_bool interrupt; /* what env.stop points to: set by stop, pause, disable */
+    atomic_bool interrupt; /* what env.stop points to: set by stop and by operators */
     _Atomic int mode;      /* enum specializer_mode */
     _Atomic int ready;     /* the slots are there: operators may look */
     _Atomic int doing;     /* enum doing */
@@ -88,6 +89,7 @@ struct specializer {
     int32_t build_jobs; /* compilers at once */
     int64_t hour_ns;    /* start of the hour whose builds are counted */
     int32_t hour_builds;
+    struct unbuilts unbuilt;
     int64_t observed_ns, shares_ns; /* when counters were read, and shares stored */
     int64_t pruned_ns;              /* when old objects were deleted; 0: not yet */
     int64_t since_ns;               /* when the restored kernels were back */

@@ -113,6 +113,7 @@ static struct candidate *fill_locked(struct specializer *s, struct slot_search *
     /* `old` stays loaded; candidate_drop_locked() takes an epoch of its own. */
     dispatch_publish(s->env.dispatch, p->slot, next ? next->kernel : p->slot->eager);
     p->locked.active = next;
+    p->locked.swaps++;
     p->locked.gain_eager = next && next->evidence.speed > 0 ? next->evidence.speed - 1 : 0;
     p->locked.audits = 0;
     p->promise_s = 0;

@@ -57,6 +57,7 @@ static void store_shares(struct specializer *s)
     if (seconds_since(s->shares_ns) < SHARES_EVERY_S)
         return;
     s->shares_ns = clock_ns();
+    store_settle(s->store); /* of slots that all lost their kernels there are no shares */
     for (int i = 0; i < s->slot_searches; i++) {
         struct slot_search *p = &s->slot_search[i];
         pthread_mutex_lock(&s->lock);

@@ -166,14 +166,10 @@ static void recheck(struct specializer *s, struct slot_search *p)
 {
     if (!slot_search_inputs(s, p))
         return;
-    pthread_mutex_lock(&s->lock);
-    struct candidate copy = {0};
-    if (p->locked.active)
-        copy = *p->locked.active;
-    pthread_mutex_unlock(&s->lock);
-    if (!copy.kernel) /* an operator has swapped the slot meanwhile */
+    struct candidate copy;
+    if (!slot_search_serving(s, p, &copy)) /* an operator has swapped the slot meanwhile */
         return;
-    enum stage_result r = bench_run(&s->env, &copy, p->slot->eager, p->input[0], true);
+    enum stage_result r = bench_run(&s->env, &copy, p->slot->eager, p->input[0], BENCH_QUICK);
     store_trace(s->store, p->slot->name, copy.key, "rechecked", NULL,
                 "slower than promised; against eager %+.1f %% [%+.1f, %+.1f]",
                 copy.evidence.bench.mean * 100, copy.evidence.bench.low * 100,

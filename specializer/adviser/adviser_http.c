@@ -124,6 +124,9 @@ struct adviser_http *adviser_http_open(const struct config *c, struct err *err)
         code = curl_easy_setopt(h->easy, CURLOPT_URL, url);
     curl_easy_setopt(h->easy, CURLOPT_FOLLOWLOCATION, 0L);
     curl_easy_setopt(h->easy, CURLOPT_NOSIGNAL, 1L);
+#if LIBCURL_VERSION_NUM >= 0x075700
+    curl_easy_setopt(h->easy, CURLOPT_QUICK_EXIT, 1L); /* the resolver's thread ends by itself */
+#endif
     curl_easy_setopt(h->easy, CURLOPT_MAXFILESIZE, (long)ANSWER_BYTES_MOST);
     curl_easy_setopt(h->easy, CURLOPT_WRITEFUNCTION, take);
     curl_easy_setopt(h->easy, CURLOPT_HEADERFUNCTION, count_head);

@@ -22,7 +22,7 @@
 #include "specializer/adviser/adviser_replay.h"
 #include "specializer/store/store.h"
 
-enum { BYTES_A_TOKEN = 3 };
+enum { BYTES_A_TOKEN = 3, CLOSE_S = 2 };
 enum job_state { JOB_NONE, JOB_WAITING, JOB_DONE };
 
 struct line {
@@ -177,19 +177,35 @@ struct llm *llm_open(const struct config *c, struct store *store, struct err *er
     return NULL;
 }
 
-static void close_line(struct llm *l, enum llm_user user)
+/* False: the thread is still in the system's resolver, which a libcurl before 7.87 waits for. It is
+ * left behind: when it returns it sees that it is to stop, and all that it looks at is still there.
+ */
+static bool join_line(struct line *line)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += CLOSE_S;
+    if (!line->has_thread || pthread_timedjoin_np(line->thread, NULL, &until) == 0)
+        return true;
+    pthread_detach(line->thread);
+    log_warn("adviser", "a thread is left behind: a name is still being looked up");
+    return false;
+}
+
+static bool close_line(struct llm *l, enum llm_user user)
 {
     struct line *line = &l->line[user];
     if (line->http)
         adviser_http_stop(line->http);
-    if (line->has_thread)
-        pthread_join(line->thread, NULL);
+    if (!join_line(line))
+        return false;
     if (line->state == JOB_DONE)
         llm_settle(l, user, false, line->answer.fault == CALL_OK ? "not read: stopped" : "stopped",
                    NULL);
     clear_question(&line->question);
     free(line->answer.text);
     adviser_http_close(line->http);
+    return true;
 }
 
 void llm_close(struct llm *l)
@@ -200,8 +216,11 @@ void llm_close(struct llm *l)
     l->stop = true;
     pthread_cond_broadcast(&l->wake);
     pthread_mutex_unlock(&l->lock);
+    bool closed = true;
     for (int i = 0; i < LLM_USERS; i++)
-        close_line(l, (enum llm_user)i);
+        closed &= close_line(l, (enum llm_user)i);
+    if (!closed)
+        return;
     adviser_replay_close(l->replay);
     pthread_mutex_destroy(&l->lock);
     pthread_cond_destroy(&l->wake);

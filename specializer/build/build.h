@@ -25,6 +25,9 @@ enum stage_result build_poll(struct build *b);
 /* Kills the compiler if it still runs; frees. */
 void build_end(struct build *b);
 
+/* Whether the file system of an object has room for one: without, no build says anything. */
+bool build_has_room(const char *object);
+
 /* Checksum of a file's contents, 16 hex digits. -1 if it cannot be read. */
 int object_checksum(const char *path, char out[17]);
 

@@ -45,7 +45,7 @@
 #include "specializer/search/space.h"
 
 enum { LOG_MAX = 16 * 1024 };
-static const int64_t compiler_memory = 2LL << 30, nvrtc_memory = 6LL << 30, object_max = 64 << 20;
+static const int64_t compiler_memory = 2LL << 30, nvrtc_memory = 6LL << 30;
 
 const char *const build_flags[] = {"-O3",
                                    "-std=gnu11",
@@ -105,7 +105,7 @@ static int read_version(const char *path, struct compiler *out, struct err *err)
                                 .wall_s = 20,
                                 .cpu_s = 20,
                                 .address_bytes = compiler_memory,
-                                .file_bytes = object_max,
+                                .file_bytes = COMPILER_FILE_MOST,
                                 .output_max = 4096};
     struct process_result r;
     int rc = check_program(path, err);
@@ -159,7 +159,7 @@ static int try_compiler(const char *path, struct err *err)
                                 .wall_s = 60,
                                 .cpu_s = 60,
                                 .address_bytes = compiler_memory,
-                                .file_bytes = object_max,
+                                .file_bytes = COMPILER_FILE_MOST,
                                 .output_max = 4096,
                                 .temporary = dir};
     struct process_result r = {0};
@@ -257,7 +257,7 @@ struct process *compiler_process(const struct stage_env *env, const char *const 
                                 .wall_s = 10 * limit,
                                 .cpu_s = (int32_t)ceil(limit),
                                 .address_bytes = library ? nvrtc_memory : compiler_memory,
-                                .file_bytes = object_max,
+                                .file_bytes = COMPILER_FILE_MOST,
                                 .output_max = LOG_MAX};
     if (folder && (mkdir(folder, 0700) == 0 || errno == EEXIST))
         spec.temporary = folder;
@@ -334,19 +334,6 @@ static void first_error(const char *log, char *dst, size_t n)
     snprintf(dst, n, "%.*s", (int)strcspn(at ? at : log, "\n"), at ? at : log);
 }
 
-/* Nobody's fault: the disk is full, or something ended a part of the compiler. The driver then
- * exits by itself and says so, each in its own words. */
-static bool not_the_kernels_fault(const char *log)
-{
-    static const char *const words[] = {
-        "No space left on device", "Killed signal terminated program", "terminated with signal 9",
-        "unable to execute command: Killed"};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strstr(log, words[i]))
-            return true;
-    return false;
-}
-
 static enum stage_result compiler_failed(struct build *b, const struct process_result *r)
 {
     char how[80], what[160];
@@ -356,7 +343,7 @@ static enum stage_result compiler_failed(struct build *b, const struct process_r
                       what);
     bool starved = r->timed_out && !r->cpu_out;
     bool taken = r->signal == SIGKILL && !r->timed_out && !r->cpu_out;
-    if (starved || taken || not_the_kernels_fault(r->err))
+    if (starved || taken || compiler_was_hindered(r->err, b->c->object))
         return STAGE_RETRY;
     return STAGE_REFUSE;
 }
@@ -414,9 +401,9 @@ bool compiler_succeeded(const struct process_result *r)
     return !r->timed_out && !r->signal && r->status == 0;
 }
 
-bool compiler_refused(const struct process_result *r)
+bool compiler_refused(const struct process_result *r, const char *object)
 {
-    return !r->timed_out && !r->signal && r->status != 0 && !not_the_kernels_fault(r->err);
+    return !r->timed_out && !r->signal && r->status != 0 && !compiler_was_hindered(r->err, object);
 }
 
 /* The object, after a header was made or in vain, or once more without. */
@@ -448,7 +435,7 @@ enum stage_result build_poll(struct build *b)
     if (!process_poll(b->process))
         return STAGE_RUNNING;
     const struct process_result *r = process_result(b->process);
-    if (b->header.state == HEADER_READY && compiler_refused(r)) {
+    if (b->header.state == HEADER_READY && compiler_refused(r, b->c->object)) {
         b->header.state = HEADER_NONE;
         b->doubted = true;
         return go_on(b);

@@ -5,14 +5,17 @@
 
 #include "specializer/candidate/stage.h"
 
-enum { COMPILER_ARGUMENTS = 128 };
+enum { COMPILER_ARGUMENTS = 128, COMPILER_FILE_MOST = 64 << 20 };
 
 /* At the lowest priority, bounded by specializer.build_timeout; what the compiler's parts hand each
  * other lies in `folder`, which is made; NULL: where temporary files are. NULL with a message. */
 struct process *compiler_process(const struct stage_env *env, const char *const *argv,
                                  const char *folder, struct err *err);
 bool compiler_succeeded(const struct process_result *r);
-/* By its own word: nothing else ended it, and the disk was not full. */
-bool compiler_refused(const struct process_result *r);
+/* By its own word: nothing else ended it, and the disk, where `object` was to lie, was not full. */
+bool compiler_refused(const struct process_result *r, const char *object);
+/* What it printed says that it could not do its work, whatever the kernel is like (build_blame.c).
+ */
+bool compiler_was_hindered(const char *log, const char *object);
 
 #endif

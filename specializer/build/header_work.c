@@ -48,7 +48,7 @@ enum stage_result header_work_poll(struct header_work *w)
         header_put(&w->header, w->temporary);
         return w->header.state == HEADER_READY ? STAGE_PASS : STAGE_RETRY;
     }
-    if (!compiler_refused(r))
+    if (!compiler_refused(r, w->temporary))
         return STAGE_RETRY;
     header_give_up(&w->header);
     return STAGE_REFUSE;

@@ -55,10 +55,13 @@ bool fleet_elsewhere(struct fleet *f, const char *slot);
 /* A kernel that somebody found wrong. */
 struct fleet_suspect {
     char key[KEY_HEX + 1], slot[40], by[100], reason[240];
+    int64_t seq;     /* its number in the database: one that is found wrong again has another */
+    int64_t came_ns; /* when this server heard of it */
 };
 /* The next that was not yet asked for; false: none. */
 bool fleet_suspect_next(struct fleet *f, struct fleet_suspect *out);
-bool fleet_retracted(struct fleet *f, const char *key);
+/* True if this server heard after `since_ns` that somebody found the kernel wrong. */
+bool fleet_retracted(struct fleet *f, const char *key, int64_t since_ns);
 /* What came of looking at it again here. */
 void fleet_verdict(struct fleet *f, const char *key, bool upheld, const char *words);
 /* An audit found it wrong here: everybody is told. */

@@ -58,6 +58,12 @@ static bool distrusted(struct fleet *f, const char *server)
     return false;
 }
 
+/* The same server says something of the same kernel. */
+static bool is_word_of(const struct fleet_row *a, const struct fleet_row *b)
+{
+    return memcmp(a->key, b->key, KEY_HEX) == 0 && memcmp(a->server, b->server, KEY_HEX) == 0;
+}
+
 /* Where a row goes: over the older word of the same server, behind the others, or in place of one
  * that was only measured. NULL: there is no room. Lock held. */
 static struct fleet_row *room_for(struct slot_rows *s, const struct fleet_row *r)
@@ -65,14 +71,14 @@ static struct fleet_row *room_for(struct slot_rows *s, const struct fleet_row *r
     struct fleet_row *other = NULL;
     for (int i = 0; i < s->n; i++) {
         struct fleet_row *have = &s->row[i];
-        if (memcmp(have->key, r->key, KEY_HEX) == 0 &&
-            memcmp(have->server, r->server, KEY_HEX) == 0)
+        if (is_word_of(have, r))
             return have;
         if (!fleet_row_won(have) && (!other || have->serial < other->serial))
             other = have;
     }
     if (s->n < ROWS_OF_SLOT) {
         s->row = xrealloc(s->row, (size_t)(s->n + 1) * sizeof *s->row);
+        s->row[s->n] = (struct fleet_row){0};
         return &s->row[s->n++];
     }
     return fleet_row_won(r) ? other : NULL;
@@ -95,6 +101,7 @@ void fleet_take_rows(struct fleet *f, const struct fleet_rows *rows)
         struct slot_rows *s = &f->rows[slot];
         struct fleet_row *to = room_for(s, &r);
         r.serial = ++f->serial;
+        r.compared = to && to->compared && is_word_of(to, &r) && to->speed == r.speed;
         if (to)
             *to = r;
         s->came_ns = clock_ns();
@@ -113,12 +120,13 @@ static struct slot_rows *rows_of(struct fleet *f, const char *slot)
     return NULL;
 }
 
-static bool retracted(const struct fleet *f, const char *key)
+/* What was said last against the kernel, or NULL. */
+static const struct fleet_suspect *suspect_of(const struct fleet *f, const char *key)
 {
     for (int i = 0; i < f->suspects; i++)
         if (strcmp(f->suspect[i].key, key) == 0)
-            return true;
-    return false;
+            return &f->suspect[i];
+    return NULL;
 }
 
 /* Copies first: what is done with a row may take its time. */
@@ -133,7 +141,7 @@ void fleet_each(struct fleet *f, const char *slot, int64_t after, int most, flee
     const struct slot_rows *s = rows_of(f, slot);
     for (int i = 0; s && i < s->n; i++) {
         const struct fleet_row *r = &s->row[i];
-        if (r->serial <= after || distrusted(f, r->server) || retracted(f, r->key))
+        if (r->serial <= after || distrusted(f, r->server) || suspect_of(f, r->key))
             continue;
         copy = copy ? copy : xcalloc((size_t)s->n, sizeof *copy);
         copy[n++] = *r;
@@ -166,6 +174,7 @@ uint64_t fleet_news(struct fleet *f)
     return f ? atomic_load(&f->news) : 0;
 }
 
+/* Each measurement of others counts once, however often it or this server's own is told of. */
 void fleet_compare(struct fleet *f, const struct record *own)
 {
     if (own->evidence.speed <= 0)
@@ -174,9 +183,10 @@ void fleet_compare(struct fleet *f, const struct record *own)
     struct slot_rows *s = rows_of(f, own->slot);
     for (int i = 0; s && i < s->n; i++) {
         struct fleet_row *r = &s->row[i];
-        if (r->speed <= 0 || strcmp(r->key, own->key) != 0)
+        if (r->speed <= 0 || r->compared || strcmp(r->key, own->key) != 0)
             continue;
         struct peer *p = peer_of(f, r->server);
+        r->compared = true;
         bool right = own->evidence.speed >= AGREEMENT * r->speed;
         if (p)
             ++*(right ? &p->hits : &p->misses);
@@ -255,8 +265,83 @@ bool fleet_elsewhere(struct fleet *f, const char *slot)
 
 /* ---- retractions ----------------------------------------------------------------------------- */
 
+/* Kernels that serve here, by the store. */
+struct serving {
+    char (*key)[KEY_HEX + 1];
+    int n;
+};
+
+static void add_serving(void *ctx, const struct winner *w)
+{
+    struct serving *s = ctx;
+    s->key = xrealloc(s->key, (size_t)(s->n + 1) * sizeof *s->key);
+    memcpy(s->key[s->n++], w->key, sizeof *s->key);
+}
+
+static struct serving read_serving(struct fleet *f)
+{
+    struct serving s = {NULL, 0};
+    pthread_mutex_lock(&f->in_use);
+    if (!atomic_load(&f->stop))
+        store_winners(f->store, f->self.env, add_serving, &s, NULL);
+    pthread_mutex_unlock(&f->in_use);
+    return s;
+}
+
+static bool serves(const struct serving *s, const char *key)
+{
+    bool so = false;
+    for (int i = 0; i < s->n && !so; i++)
+        so = strcmp(s->key[i], key) == 0;
+    return so;
+}
+
+static void forget_suspect(struct fleet *f, int i)
+{
+    f->asked -= i < f->asked;
+    memmove(f->suspect + i, f->suspect + i + 1, (size_t)(--f->suspects - i) * sizeof *f->suspect);
+}
+
+/* Makes room for one more: the oldest goes that is of no kernel which serves here. What is said of
+ * those must not be drowned in what is said of others. */
+static void forget_oldest(struct fleet *f, const struct serving *serving)
+{
+    int i = 0;
+    while (i + 1 < f->suspects && serves(serving, f->suspect[i].key))
+        i++;
+    if (log_due(&f->forgotten))
+        log_warn(
+            "fleet",
+            "more than %d kernels are said to be wrong: what was said of %s is forgotten (%llu "
+            "times)",
+            SUSPECTS_MOST, f->suspect[i].key, (unsigned long long)atomic_load(&f->forgotten));
+    forget_suspect(f, i);
+}
+
+/* True if it is news. The kernel may have been found wrong before, and looked at here. */
+static bool take_retraction(struct fleet *f, const struct fleet_suspect *x,
+                            const struct serving *serving)
+{
+    pthread_mutex_lock(&f->lock);
+    const struct fleet_suspect *old = suspect_of(f, x->key);
+    bool known = old && old->seq >= x->seq;
+    if (!known && old)
+        forget_suspect(f, (int)(old - f->suspect));
+    else if (!known && f->suspects == SUSPECTS_MOST)
+        forget_oldest(f, serving);
+    if (!known) {
+        f->suspect = xrealloc(f->suspect, (size_t)(f->suspects + 1) * sizeof *f->suspect);
+        f->suspect[f->suspects++] = *x;
+    }
+    pthread_mutex_unlock(&f->lock);
+    return !known;
+}
+
 void fleet_take_retractions(struct fleet *f, const struct fleet_rows *rows)
 {
+    struct serving serving = {NULL, 0};
+    if (f->suspects + rows->n > SUSPECTS_MOST) /* only this thread adds any */
+        serving = read_serving(f);
     for (int i = 0; i < rows->n; i++) {
         const char *key = fleet_value(rows, i, 1), *slot = fleet_value(rows, i, 2);
         char plain[FLEET_WORD];
@@ -264,21 +349,16 @@ void fleet_take_retractions(struct fleet *f, const struct fleet_rows *rows)
             fleet_refuse(f, fleet_value(rows, i, 3), "a retraction with a wrong key or slot");
             continue;
         }
-        pthread_mutex_lock(&f->lock);
-        bool known = retracted(f, key) || f->suspects == SUSPECTS_MOST;
-        if (!known) {
-            f->suspect = xrealloc(f->suspect, (size_t)(f->suspects + 1) * sizeof *f->suspect);
-            struct fleet_suspect *x = &f->suspect[f->suspects++];
-            snprintf(x->key, sizeof x->key, "%s", key);
-            snprintf(x->slot, sizeof x->slot, "%s", slot);
-            fleet_plain(fleet_value(rows, i, 4), plain);
-            snprintf(x->by, sizeof x->by, "%.99s", plain);
-            fleet_plain(fleet_value(rows, i, 5), plain);
-            snprintf(x->reason, sizeof x->reason, "%s", plain);
-        }
-        pthread_mutex_unlock(&f->lock);
-        atomic_fetch_add(&f->suspected, !known);
+        struct fleet_suspect x = {.seq = atoll(fleet_value(rows, i, 0)), .came_ns = clock_ns()};
+        snprintf(x.key, sizeof x.key, "%s", key);
+        snprintf(x.slot, sizeof x.slot, "%s", slot);
+        fleet_plain(fleet_value(rows, i, 4), plain);
+        snprintf(x.by, sizeof x.by, "%.99s", plain);
+        fleet_plain(fleet_value(rows, i, 5), plain);
+        snprintf(x.reason, sizeof x.reason, "%s", plain);
+        atomic_fetch_add(&f->suspected, take_retraction(f, &x, &serving));
     }
+    free(serving.key);
     if (rows->n > 0)
         atomic_fetch_add(&f->news, 1);
 }
@@ -295,12 +375,13 @@ bool fleet_suspect_next(struct fleet *f, struct fleet_suspect *out)
     return some;
 }
 
-bool fleet_retracted(struct fleet *f, const char *key)
+bool fleet_retracted(struct fleet *f, const char *key, int64_t since_ns)
 {
     if (!f)
         return false;
     pthread_mutex_lock(&f->lock);
-    bool yes = retracted(f, key);
+    const struct fleet_suspect *x = suspect_of(f, key);
+    bool yes = x && x->came_ns > since_ns;
     pthread_mutex_unlock(&f->lock);
     return yes;
 }

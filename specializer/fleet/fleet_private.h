@@ -61,7 +61,7 @@ struct fleet {
     int64_t seq, text_seq, retraction_seq, trace_id;
     int64_t lease_due_ns, send_due_ns, pull_due_ns, view_due_ns, beat_due_ns, prune_due_ns;
     int backoff_s;
-    _Atomic uint64_t complaints;
+    _Atomic uint64_t complaints, forgotten;
 
     _Atomic uint64_t news, errors, connects, sent, taken, refused, retracted_here, suspected,
         pruned;

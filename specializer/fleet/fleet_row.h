@@ -33,6 +33,7 @@ struct fleet_row {
     enum life state;
     double own_s;   /* median of one run there; 0: was not measured */
     double speed;   /* over eager there; 0: was not measured */
+    bool compared;  /* with what was measured here (fleet_compare()) */
     int64_t serial; /* grows with each row that was taken (fleet.c) */
 };
 

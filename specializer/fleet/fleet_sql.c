@@ -164,7 +164,8 @@ int fleet_retract(struct fleet_db *db, const char *env, const char *key, const c
             "WITH turn AS MATERIALIZED (SELECT pg_advisory_xact_lock(hashtextextended($1,"
             " 2003330420)))"
             " INSERT INTO whet_retraction(env, key, slot, server, name, reason)"
-            " SELECT $1, $2, $3, $4, $5, $6 FROM turn ON CONFLICT (env, key) DO NOTHING",
+            " SELECT $1, $2, $3, $4, $5, $6 FROM turn ON CONFLICT (env, key) DO UPDATE SET"
+            " seq=nextval('whet_seq'), slot=$3, server=$4, name=$5, reason=$6, at=now()",
             v, 6, err) != 0)
         return -1;
     return run(db, "SELECT pg_notify($1, 'retraction')", note, 1, err);

@@ -46,6 +46,7 @@ struct trial {
     /* The pipeline does not look at these. */
     struct slot_search *slot_search;
     struct proposal from;
+    int64_t since_ns; /* when its search began it: all that was proved of it is younger */
 };
 
 struct pipeline;

@@ -320,11 +320,12 @@ void store_close(struct store *s)
     if (!s)
         return;
     if (s->db)
-        store_unmark(s);
+        store_settle_locked(s);
     if (s->unmarkeds > 0)
         log_warn("store", "%s: %d kernels stay marked as running: it cannot be written", s->path,
                  s->unmarkeds);
     sqlite3_close(s->db);
+    store_forget_owed(s);
     free(s->unmarked);
     if (s->folder)
         safe_folder_remove(s->folder);
@@ -353,6 +354,7 @@ static int change(struct store *s, struct err *err, const char *sql, const char 
                   const char *event, const char *who)
 {
     pthread_mutex_lock(&s->lock);
+    store_settle_locked(s);
     int r = store_begin(s, err);
     if (r == 0) {
         bool slot = strchr(a, '/') != NULL; /* "mlp_in/m1"; keys and template names have none */

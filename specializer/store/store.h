@@ -44,6 +44,15 @@ char *store_default_path(const char *configured);
  * the one before; leaving active takes the winner away. All in one transaction. */
 int store_move(struct store *s, const struct record *r, enum life to, const char *why,
                const char *who, struct err *err);
+/* A move that is in effect though store_move() said `trouble`: it is written before the next
+ * change, by store_settle() or at the end, and holds for store_get() and store_move() from now on.
+ */
+void store_owe(struct store *s, const struct record *r, enum life to, const char *why,
+               const char *who, const char *trouble);
+/* Writes what is owed, if it can be. */
+void store_settle(struct store *s);
+/* True, with the reason, while a move of this kernel is owed: a restart would not know of it. */
+bool store_owes(struct store *s, const char *key, struct err *why);
 /* 1 found, 0 not, -1 error. */
 int store_get(struct store *s, const char *key, struct record *out, struct err *err);
 

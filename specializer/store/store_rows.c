@@ -71,7 +71,10 @@ int store_move(struct store *s, const struct record *r, enum life to, const char
                const char *who, struct err *err)
 {
     pthread_mutex_lock(&s->lock);
-    int result = store_begin(s, err);
+    store_settle_locked(s);
+    const char *trouble = store_owes_locked(s, r->key);
+    int result = trouble ? err_set(err, "its last move is not stored yet: %s", trouble)
+                         : store_begin(s, err);
     if (result == 0)
         result = store_end(s, store_move_row(s, r, to, why, who, err), err);
     pthread_mutex_unlock(&s->lock);
@@ -127,6 +130,7 @@ int store_get(struct store *s, const char *key, struct record *out, struct err *
         bool found = code == SQLITE_ROW;
         if (found) {
             read_row(q, out);
+            store_overlay_owed(s, out);
             const char *log = (const char *)sqlite3_column_text(q, 18);
             out->log = log ? xstrdup(log) : NULL;
         }
@@ -270,7 +274,7 @@ int store_trial(struct store *s, const char *key, bool on, struct err *err)
         forget_unmarked(s,
                         key); /* `on` that failed is not loaded: its mark, if any, is as it was */
     if (r == 0) {
-        store_unmark(s);
+        store_settle_locked(s);
     } else if (!on) { /* the disk is full, say: a death from here on is not this kernel's */
         s->unmarked = xrealloc(s->unmarked, (size_t)(s->unmarkeds + 1) * sizeof *s->unmarked);
         snprintf(s->unmarked[s->unmarkeds++], sizeof *s->unmarked, "%s", key);
@@ -322,7 +326,7 @@ int store_share(struct store *s, const char *env, const char *slot, double share
     int r = store_run(s, err, "UPDATE winner SET share=?, gain_eager=? WHERE env=? AND slot=?",
                       "ddss", share, gain_eager, env, slot);
     if (r == 0)
-        store_unmark(s);
+        store_settle_locked(s);
     pthread_mutex_unlock(&s->lock);
     return r;
 }

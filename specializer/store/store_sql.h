@@ -17,6 +17,8 @@ struct store {
     _Atomic uint64_t lost;         /* trace lines in a row */
     char (*unmarked)[KEY_HEX + 1]; /* kernels that left this process with no room to say so */
     int unmarkeds;
+    struct owed *owed; /* moves that took effect with no room to say so (store_owed.c) */
+    int oweds;
     int64_t stamp_s; /* the last store_stamp() */
     int lock_fd;     /* held while this process has the store alone; -1: it has not */
     char *folder;    /* of a copy, removed with it; or NULL */
@@ -41,8 +43,16 @@ int store_move_row(struct store *s, const struct record *r, enum life to, const 
 /* Unix seconds for a row: the clock's, but never less than the last, so that the newest row has the
  * largest even if the clock was set back. */
 int64_t store_stamp(struct store *s);
-/* Says of kernels what could not be said before (store_trial()). */
+/* Says of kernels what could not be said before: takes off marks (store_trial()). */
 void store_unmark(struct store *s);
+/* store_settle() for who has the lock. */
+void store_settle_locked(struct store *s);
+/* Why a move of this kernel is still owed, or NULL: none is. */
+const char *store_owes_locked(const struct store *s, const char *key);
+/* `r` as it will be when all that is owed is written. */
+void store_overlay_owed(const struct store *s, struct record *r);
+/* When the store closes: what could not be written is lost, and logged. */
+void store_forget_owed(struct store *s);
 /* The row of a trace; inside or outside a transaction. */
 int store_trace_row(struct store *s, const char *slot, const char *key, const char *event,
                     const char *text, const char *who, struct err *err);

@@ -441,6 +441,25 @@ def test_one_that_may_only_read_listens(member, pg):
     assert len(pg.sql("SELECT * FROM whet_server")) == 1
 
 
+def test_a_kernel_can_be_found_wrong_again_and_made_up_ones_silence_nobody(member, pg):
+    server = online(member("--specializer-paused=true"))
+    env, key = fleet(server)["env"], "a" * 16
+    pg.sql(row_sql(env, key, "f" * 16))
+    for n, why in enumerate(["first", "second"]):
+        assert whet("retract", key, why, pg=pg).returncode == 0
+        until(lambda: len([e for e in events(server, "retracted") if e["kernel"] == key]) == n + 1,  # noqa: B023
+              server.text)
+        assert why in [e for e in events(server, "retracted") if e["kernel"] == key][0]["text"]
+    assert fleet(server)["suspects"] == 1
+    assert pg.sql("SELECT count(*) FROM whet_retraction") == [["1"]]
+    pg.sql(f"INSERT INTO whet_retraction(env, key, slot, server, name, reason) SELECT '{env}',"
+           f" lpad(to_hex(n), 16, '0'), '{SLOT}', 'x', 'x', 'made up' FROM generate_series(1, 1100) n")
+    assert whet("retract", key, "third", pg=pg).returncode == 0
+    until(lambda: any("third" in e["text"] for e in events(server, "retracted")), server.text)
+    assert fleet(server)["suspects"] == 1024
+    assert "is forgotten (1 times)" in server.text()
+
+
 LIBFAKETIME = [p for p in glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")]
 
 

@@ -35,16 +35,20 @@ struct fake {
     atomic_int outrun; /* so many of the next clear gains lose whole steps */
     _Atomic(const char *) shy,
         needs; /* slot that loses them the first time, and until another is specialized */
-    atomic_bool hold_bench;              /* benches last until they are stopped, or it is unset */
-    char held[24], unheld[24];           /* the last that did, and the first one after that */
-    atomic_bool hold_probes;             /* probes of new candidates do not end */
-    atomic_bool prober_held;             /* no probe ends */
-    atomic_bool too_fast;                /* short benches find what the machine cannot do */
-    _Atomic(const char *) audit_fails;   /* id of a kernel that audits find wrong, or NULL */
-    _Atomic(struct specializer *) hasty; /* rolls such a one back before the audit is judged */
-    _Atomic(const char *) slowed;        /* of one that has become half as fast as eager, or NULL */
-    atomic_int layers;                   /* runs of a slot in a step beyond the first */
-    struct kernel *grave[4096]; /* unloaded: kept, because the test looks at slots freely */
+    atomic_bool hold_bench;          /* benches last until they are stopped, or it is unset */
+    char held[24], unheld[24];       /* the last that did, and the first one after that */
+    atomic_bool hold_canary;         /* canaries last until they are stopped, or it is unset */
+    char canary_key[24];             /* of the last canary that began */
+    _Atomic(const char *) in_canary; /* slot of one that is held, or NULL */
+    _Atomic(struct specializer *) meddler; /* rolls back what a canary is to beat, meanwhile */
+    atomic_bool hold_probes;               /* probes of new candidates do not end */
+    atomic_bool prober_held;               /* no probe ends */
+    atomic_bool too_fast;                  /* short benches find what the machine cannot do */
+    _Atomic(const char *) audit_fails;     /* id of a kernel that audits find wrong, or NULL */
+    _Atomic(struct specializer *) hasty;   /* rolls such a one back before the audit is judged */
+    _Atomic(const char *) slowed; /* of one that has become half as fast as eager, or NULL */
+    atomic_int layers;            /* runs of a slot in a step beyond the first */
+    struct kernel *grave[4096];   /* unloaded: kept, because the test looks at slots freely */
     int graves;
 };
 static struct fake fake;

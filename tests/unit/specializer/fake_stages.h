@@ -218,11 +218,30 @@ enum stage_result bench_sample(const struct stage_env *env, struct candidate *c,
     return STAGE_RETRY;
 }
 
+/* What a test has operators do, or wait for, in the middle of a canary. False: it was stopped. */
+static bool canary_goes_on(const struct stage_env *env, const struct candidate *c)
+{
+    struct specializer *s =
+        specialized(c->slot->name) ? atomic_exchange(&fake.meddler, NULL) : NULL;
+    char *text = NULL;
+    if (s)
+        specializer_rollback(s, c->slot->name, NULL, "meddler", &text);
+    free(text);
+    snprintf(fake.canary_key, sizeof fake.canary_key, "%s", c->key);
+    atomic_store(&fake.in_canary, c->slot->name);
+    while (atomic_load(&fake.hold_canary) && !atomic_load(env->stop))
+        usleep(1000);
+    atomic_store(&fake.in_canary, NULL);
+    return !atomic_load(&fake.hold_canary);
+}
+
 /* The stages that need live steps wait for them, as the real ones do. */
 static enum stage_result live_verdict(const struct stage_env *env, struct candidate *c,
                                       enum stage stage, double timeout_s)
 {
     int64_t end = clock_ns() + (int64_t)(timeout_s * 1e9);
+    if (stage == STAGE_CANARY && !canary_goes_on(env, c))
+        return STAGE_STOPPED;
     while (!atomic_load(&fake.live) && !atomic_load(env->stop) && clock_ns() < end)
         usleep(1000);
     if (atomic_load(&fake.live))

@@ -48,6 +48,7 @@ static int fresh_store(void **unused)
     snprintf(store_file, sizeof store_file, "%s/%d/store.db", folder, stores++);
     atomic_store(&fake.audit_fails, NULL);
     atomic_store(&fake.hasty, NULL);
+    atomic_store(&fake.meddler, NULL);
     atomic_store(&fake.slowed, NULL);
     atomic_store(&fake.shy, NULL);
     atomic_store(&fake.needs, NULL);
@@ -172,6 +173,7 @@ static inline int stop_what_runs(void **unused)
 {
     (void)unused;
     atomic_store(&fake.hold_bench, false);
+    atomic_store(&fake.hold_canary, false);
     atomic_store(&fake.hold_probes, false);
     if (running)
         specializer_stop(running);

@@ -361,7 +361,7 @@ static bool promised(struct specializer *s, const char *slot)
     return so;
 }
 
-/* Slower than it was is no proof, and calls for a bench against eager; losing that is. */
+/* Slower than it was is no proof, and calls for a short bench against eager; losing that is. */
 static void operators_are_alerted_of_a_kernel_that_became_slow(void **unused)
 {
     (void)unused;
@@ -371,8 +371,10 @@ static void operators_are_alerted_of_a_kernel_that_became_slow(void **unused)
     atomic_store(&fake.layers, 29);
     WAIT_FOR(promised(s, "mlp_out/m1")); /* what it did just after it was published */
     snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    int benches = atomic_load(&fake.short_benches);
     atomic_store(&fake.slowed, id);
     WAIT_FOR(ROLLED_BACK("drift") == 1);
+    assert_true(atomic_load(&fake.short_benches) > benches);
     assert_string_not_equal(serving("mlp_out/m1")->id, id);
     char *text = NULL;
     cJSON *o = json_of(ANSWER_DONE, specializer_trace(s, "mlp_out/m1", 0, false, &text), &text);

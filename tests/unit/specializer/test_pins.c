@@ -207,6 +207,26 @@ static void a_rollback_does_not_put_back_what_it_took_out(void **unused)
     stop(s);
 }
 
+/* It takes effect whatever the disk says, but the operator is told that a restart may undo it,
+ * until it may not any more. */
+static void a_rollback_that_is_not_stored_says_so(void **unused)
+{
+    (void)unused;
+    char *text = NULL, id[24];
+    struct specializer *s = start_and_find(id);
+    freeze(s);
+    fill_disk("UPDATE OF state ON candidate WHEN NEW.state='rolled_back'");
+    expect(ANSWER_FAILED, specializer_rollback(s, "mlp_out/m1", id, "r2", &text), &text);
+    assert_string_not_equal(serving("mlp_out/m1")->id, id);
+    expect(ANSWER_FAILED, specializer_rollback(s, "mlp_out/m1", id, "r3", &text), &text);
+    empty_disk();
+    expect(ANSWER_DONE, specializer_rollback(s, "mlp_out/m1", id, "r4", &text), &text);
+    stop(s);
+    s = start("--specializer-paused", "true");
+    assert_string_not_equal(serving("mlp_out/m1")->id, id);
+    stop(s);
+}
+
 /* It passed its canary, and the process ended before it was published. */
 static void pins_bring_back_a_kernel_that_was_about_to_be_published(void **unused)
 {
@@ -236,6 +256,7 @@ int main(void)
         TEST(pins_of_a_disabled_kernel_are_refused),
         TEST(a_slot_unpinned_from_eager_gets_a_kernel_again),
         TEST(a_rollback_does_not_put_back_what_it_took_out),
+        TEST(a_rollback_that_is_not_stored_says_so),
         TEST(pins_bring_back_a_kernel_that_was_about_to_be_published),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);

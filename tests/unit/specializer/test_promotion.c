@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "specializer/fleet/fleet_private.h"
 #include "tests/unit/specializer/loop_world.h"
 
 struct found {
@@ -106,12 +107,97 @@ static void one_that_an_operator_disabled_is_not_tried_with_the_others(void **un
     stop(s);
 }
 
+/* A candidate answers half of the requests during its canary: not after "pinned to eager". */
+static void a_pin_ends_the_canary_of_its_slot(void **unused)
+{
+    (void)unused;
+    char *text = NULL;
+    atomic_store(&fake.hold_canary, true);
+    struct specializer *s = start("--specializer-slots", "mlp_out");
+    WAIT_FOR(atomic_load(&fake.in_canary) != NULL);
+    expect(ANSWER_DONE, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
+    WAIT_FOR(atomic_load(&fake.in_canary) == NULL);
+    assert_false(specialized("mlp_out/m1"));
+    stop(s);
+}
+
+/* What a canary measured against a kernel that was rolled back meanwhile says nothing of the one
+ * that serves now, and is not published over the rollback. */
+static void a_rollback_during_a_canary_outlives_its_verdict(void **unused)
+{
+    (void)unused;
+    struct specializer *s = start("--specializer-slots", "mlp_out");
+    atomic_store(&fake.meddler, s);
+    WAIT_FOR(atomic_load(&fake.meddler) == NULL);
+    WAIT_FOR(last_of(s, "rolled_back") > 0);
+    int64_t back = last_of(s, "rolled_back");
+    WAIT_FOR(last_of(s, "unresolved") > back || last_of(s, "active") > back);
+    assert_true(last_of(s, "unresolved") > back);
+    WAIT_FOR(specialized("mlp_out/m1")); /* tried again, against what serves now */
+    stop(s);
+}
+
+/* How often the kernel was proposed before it became active. */
+struct proposals {
+    const char *key;
+    int n;
+    bool active;
+};
+
+static void count_proposals(void *ctx, const struct trace_row *row) /* newest first */
+{
+    struct proposals *p = ctx;
+    if (!row->key || strcmp(row->key, p->key) != 0)
+        return;
+    p->active |= strcmp(row->event, "active") == 0;
+    p->n += p->active && strcmp(row->event, "proposed") == 0;
+}
+
+/* Another server found `key` wrong. */
+static void hear_of(struct fleet *f, const char *key, const char *slot)
+{
+    pthread_mutex_lock(&f->lock);
+    f->suspect = xcalloc(1, sizeof *f->suspect);
+    *f->suspect = (struct fleet_suspect){.by = "somebody", .seq = 1, .came_ns = clock_ns()};
+    snprintf(f->suspect->key, sizeof f->suspect->key, "%s", key);
+    snprintf(f->suspect->slot, sizeof f->suspect->slot, "%s", slot);
+    f->suspects = 1;
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* While live steps judge it: what it had passed before is in doubt, and it passes everything again
+ * before it serves. A word from outside keeps nobody from serving. */
+static void what_is_retracted_on_trial_begins_again(void **unused)
+{
+    (void)unused;
+    char key[24];
+    atomic_store(&fake.hold_canary, true);
+    struct specializer *s = start("--specializer-fleet", "postgresql://whet@127.0.0.1:1/none");
+    WAIT_FOR(atomic_load(&fake.in_canary) != NULL);
+    memcpy(key, fake.canary_key, sizeof key);
+    hear_of(s->fleet, key, atomic_load(&fake.in_canary));
+    atomic_store(&fake.hold_canary, false);
+    struct proposals p = {.key = key};
+    for (int i = 0; i < PATIENCE_MS / 10 && !p.active; i++) {
+        usleep(10000);
+        p.n = 0;
+        store_traces(s->store, NULL, 0, 0, count_proposals, &p, NULL);
+    }
+    assert_true(p.active);
+    assert_int_equal(p.n, 2);
+    assert_true(last_of(s, "doubted") > 0);
+    stop(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(what_waits_together_is_judged_and_published_together),
         TEST(one_that_is_bad_is_not_published_and_drags_nobody),
         TEST(one_that_an_operator_disabled_is_not_tried_with_the_others),
+        TEST(a_pin_ends_the_canary_of_its_slot),
+        TEST(a_rollback_during_a_canary_outlives_its_verdict),
+        TEST(what_is_retracted_on_trial_begins_again),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
 }

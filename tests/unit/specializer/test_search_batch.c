@@ -95,12 +95,36 @@ static void no_more_compilers_at_once_than_there_may_be(void **state)
     assert_false(room(p, STAGE_BUILD));
 }
 
+/* A text that can make the compiler say what it says when it was killed is not built for ever. */
+static void what_is_not_built_three_times_is_refused(void **state)
+{
+    (void)state;
+    static struct unbuilts u;
+    struct candidate c = {.object = (char *)"/nowhere/k.so"},
+                     other = {.object = (char *)"/nowhere/k.so"};
+    for (int round = 0; round < 2; round++) { /* beside as many others as there are places */
+        snprintf(c.key, sizeof c.key, "%016x", round);
+        for (int tries = 1; tries < UNBUILT_MOST; tries++) {
+            assert_int_equal(unbuilt_came(&u, &c), STAGE_RETRY);
+            for (int i = 1; i < UNBUILT_KNOWN; i++) {
+                snprintf(other.key, sizeof other.key, "%08x%08x", round * 2 + tries, i);
+                assert_int_equal(unbuilt_came(&u, &other), STAGE_RETRY);
+            }
+        }
+        candidate_explain(&c, STAGE_BUILD, CAUSE_OTHER, 0, "compiler: killed by SIGKILL");
+        assert_int_equal(unbuilt_came(&u, &c), STAGE_REFUSE);
+        assert_non_null(strstr(c.reason, "3 tries"));
+        assert_non_null(strstr(c.reason, "SIGKILL"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_clear_gain_does_not_wait_but_gives_way_to_a_clearer_one),
         cmocka_unit_test(a_promoted_candidate_that_live_steps_have_seen_stays),
         cmocka_unit_test(the_shortest_bench_of_an_opening_goes_first),
+        cmocka_unit_test(what_is_not_built_three_times_is_refused),
         cmocka_unit_test(no_more_compilers_at_once_than_there_may_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,6 +7,9 @@
 
 #include <cmocka.h>
 
+#include <curl/curl.h>
+#include <netdb.h>
+
 #include "specializer/adviser/adviser_http.h"
 #include "tests/unit/specializer/stand_in.h"
 
@@ -224,6 +227,55 @@ static void stop_ends_a_call_at_once(void **unused)
     adviser_http_close(h);
 }
 
+/* The system's resolver, which takes its time over one name: as long as nobody says more. libcurl
+ * calls this one. */
+static atomic_bool looked_up, looking, enough;
+
+int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints,
+                struct addrinfo **out)
+{
+    (void)service, (void)hints, (void)out;
+    if (!node || strcmp(node, "slow.test") != 0)
+        return EAI_NONAME; /* all others are addresses, which need none */
+    atomic_store(&looking, true);
+    for (int i = 0; i < 10000 && !atomic_load(&enough); i++)
+        usleep(1000);
+    atomic_store(&looked_up, true);
+    return EAI_AGAIN;
+}
+
+static void *stop_the_lookup(void *h)
+{
+    while (!atomic_load(&looking))
+        usleep(1000);
+    adviser_http_stop(h);
+    return NULL;
+}
+
+static void stop_does_not_wait_for_a_name(void **unused)
+{
+    (void)unused;
+    adviser_http_close(open_client(PATIENCE_S));
+    free(config.adviser_url);
+    config.adviser_url = strdup("http://slow.test/v1");
+    struct err err;
+    struct adviser_http *h = adviser_http_open(&config, &err);
+    assert_non_null(h);
+    pthread_t thread;
+    struct answer a;
+    assert_int_equal(pthread_create(&thread, NULL, stop_the_lookup, h), 0);
+    adviser_http_post(h, &call, &a);
+    assert_int_equal(a.fault, CALL_STOPPED);
+    pthread_join(thread, NULL);
+    adviser_http_close(h);
+#if LIBCURL_VERSION_NUM >= 0x075700
+    assert_false(atomic_load(&looked_up));
+#endif
+    atomic_store(&enough, true);
+    while (!atomic_load(&looked_up))
+        usleep(1000);
+}
+
 static void dead_endpoint_is_a_failure_to_connect(void **unused)
 {
     (void)unused;
@@ -338,6 +390,7 @@ int main(void)
         cmocka_unit_test(redirects_are_not_followed),
         cmocka_unit_test(slow_endpoint_costs_no_more_than_the_timeout),
         cmocka_unit_test(stop_ends_a_call_at_once),
+        cmocka_unit_test(stop_does_not_wait_for_a_name),
         cmocka_unit_test(dead_endpoint_is_a_failure_to_connect),
         cmocka_unit_test(key_that_is_no_key_is_not_sent),
         cmocka_unit_test(key_that_is_said_back_is_blotted_out),

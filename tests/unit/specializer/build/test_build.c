@@ -16,6 +16,7 @@
 
 #include "engine/backend.h"
 #include "specializer/build/build.h"
+#include "specializer/build/build_private.h"
 #include "specializer/build/object.h"
 #include "specializer/search/space.h"
 
@@ -154,6 +155,51 @@ static void build_keeps_the_compilers_words(void **state)
     assert_non_null(strstr(s->c.log, "and the probe's"));
     assert_non_null(strstr(s->c.log, "error"));
     assert_int_equal(access(s->c.object, F_OK), -1);
+}
+
+/* What the compiler says of a text has the text's own words in it: they must not pass for a full
+ * disk or a compiler that was killed, which are tried again. */
+static void build_does_not_take_the_kernels_words_for_the_compilers(void **state)
+{
+    struct shop *s = *state;
+    static const char *const text[] = {
+        "_Static_assert(1 == 2, \"No space left on device\");\n",
+        "int whet_kernel = nothing; /* cc: fatal error: Killed signal terminated program cc1 */\n",
+        "int f(void) { return nothing; } /* /usr/bin/ld: No space left on device */\n",
+        "int f(void) {\n  cc: error: x; /* terminated with signal 9 */ return 1; }\n",
+    };
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
+        if (build(s, text[i]) != STAGE_REFUSE)
+            fail_msg("%s: %s", text[i], s->c.log);
+        assert_int_equal(access(s->c.object, F_OK), -1);
+    }
+}
+
+static void build_knows_what_hinders_a_compiler(void **state)
+{
+    struct shop *s = *state;
+    static const char *const hindered[] = {
+        "cc: fatal error: Killed signal terminated program cc1\ncompilation terminated.\n",
+        "k.c:3:1: warning: unused\n/usr/bin/ld: final link failed: No space left on device\n"
+        "collect2: error: ld returned 1 exit status\n",
+        "collect2: fatal error: ld terminated with signal 9 [Killed]\n",
+        "/usr/bin/x86_64-linux-gnu-gcc-12: fatal error: Killed signal terminated program as\n",
+        "clang-14: error: unable to execute command: Killed\n",
+        "LLVM ERROR: IO failure on output stream: No space left on device\n",
+        "error: unable to open output file 'k.so': 'No space left on device'\n",
+        "/x/k.so.1-0.tmp.d/ccA.s: Assembler messages:\n/x/k.so.1-0.tmp.d/ccA.s: Fatal error: can't "
+        "write 12 bytes to section .text of k.o: 'No space left on device'\n"};
+    static const char *const own[] = {
+        "/x/k.c:1:1: error: static assertion failed: \"No space left on device\"\n",
+        "k.c(1): error: static assertion failed with \"terminated with signal 9\"\n",
+        "    1 | int a = b; /* cc: fatal error: Killed signal terminated program cc1 */\n", ""};
+    for (size_t i = 0; i < sizeof hindered / sizeof *hindered; i++)
+        if (!compiler_was_hindered(hindered[i], s->c.object))
+            fail_msg("blamed on the kernel: %s", hindered[i]);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (compiler_was_hindered(own[i], s->c.object))
+            fail_msg("blamed on the machine: %s", own[i]);
+    assert_int_equal(build(s, "int whet_kernel = 1;"), STAGE_PASS); /* there is an object */
 }
 
 /* 2^40 nested expansions. */
@@ -389,6 +435,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_librarys_kernel_is_built_by_the_backend, shop_open,
                                         shop_close),
         cmocka_unit_test_setup_teardown(build_keeps_the_compilers_words, shop_open, shop_close),
+        cmocka_unit_test_setup_teardown(build_does_not_take_the_kernels_words_for_the_compilers,
+                                        shop_open, shop_close),
+        cmocka_unit_test_setup_teardown(build_knows_what_hinders_a_compiler, shop_open, shop_close),
         cmocka_unit_test_setup_teardown(build_stops_a_compiler_that_does_not_end, shop_open,
                                         shop_close),
         cmocka_unit_test_setup_teardown(a_build_that_is_given_up_leaves_nothing_of_the_compilers,

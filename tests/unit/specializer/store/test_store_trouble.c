@@ -10,6 +10,7 @@
 
 #include "config/log.h"
 #include "specializer/candidate/hash.h"
+#include "specializer/store/life_move.h"
 #include "tests/unit/specializer/failing_vfs.h"
 
 static struct err err;
@@ -82,6 +83,100 @@ static void mark_that_is_due_off_does_not_take_off_a_new_one(void **unused)
     store_close(s);
     s = open_alone(path);
     assert_int_equal(store_deaths(s, &err), 1);
+    store_close(s);
+}
+
+/* ---- moves ---------------------------------------------------------------------------------- */
+
+static void count_winner(void *ctx, const struct winner *w)
+{
+    (void)w;
+    ++*(int *)ctx;
+}
+
+static int winners_of(struct store *s, const char *env)
+{
+    int n = 0;
+    assert_int_equal(store_winners(s, env, count_winner, &n, &err), 0);
+    return n;
+}
+
+/* A kernel that serves its slot. */
+static struct candidate serving(struct store *s, struct slot *slot)
+{
+    struct candidate c = {
+        .key = "0123456789abcdef", .env = "env", .template = template_at(0), .slot = slot};
+    for (int to = LIFE_BUILT; to <= LIFE_ACTIVE; to++)
+        assert_int_equal(life_move(s, &c, (enum life)to, NULL, NULL, &err), 0);
+    return c;
+}
+
+/* A kernel was found wrong while nothing could be written: no restart may bring it back. */
+static void a_rollback_that_found_no_room_is_written_later(void **unused)
+{
+    (void)unused;
+    for (int how = 0; how < 3; how++) {
+        char path[120];
+        struct slot slot = {.name = "head/m1"};
+        struct record other = row_of(2, "mlp_in/m1"), row;
+        snprintf(path, sizeof path, "%s", fresh_path());
+        struct store *s = open_alone(path);
+        struct candidate c = serving(s, &slot);
+        atomic_store(&disk_full, 1 << 30);
+        assert_int_equal(life_move(s, &c, LIFE_ROLLED_BACK, "wrong", "r1", &err), 0);
+        assert_true(store_owes(s, c.key, &err));
+        assert_non_null(strstr(err.msg, "full"));
+        assert_int_equal(store_get(s, c.key, &row, &err), 1);
+        assert_int_equal(row.state, LIFE_ROLLED_BACK);
+        assert_int_equal(row.rollbacks, 1);
+        free(row.log);
+        atomic_store(&disk_full, 0);
+        if (how == 0) /* another kernel's move */
+            assert_int_equal(store_move(s, &other, LIFE_PROPOSED, NULL, NULL, &err), 0);
+        else if (how == 1) /* what is done every few seconds */
+            store_settle(s);
+        assert_true(store_owes(s, c.key, NULL) == (how == 2));
+        if (how == 2) /* the end */
+            store_close(s);
+        struct store *next = store_open(path, &err);
+        assert_int_equal(store_get(next, c.key, &row, &err), 1);
+        assert_int_equal(row.state, LIFE_ROLLED_BACK);
+        assert_int_equal(row.rollbacks, 1);
+        assert_int_equal(winners_of(next, "env"), 0);
+        free(row.log);
+        store_close(next);
+        if (how < 2)
+            store_close(s);
+    }
+}
+
+/* "Twice is refused" counts those that found no room, and no move overtakes them. */
+static void moves_that_are_owed_keep_their_order_and_their_count(void **unused)
+{
+    (void)unused;
+    struct slot slot = {.name = "head/m1"};
+    struct store *s = open_alone(fresh_path());
+    struct candidate c = serving(s, &slot);
+    atomic_store(&disk_full, 1 << 30);
+    assert_int_equal(life_move(s, &c, LIFE_ROLLED_BACK, "wrong", NULL, &err), 0);
+    assert_int_equal(life_move(s, &c, LIFE_PROPOSED, "looked at again", NULL, &err), -1);
+    assert_int_equal(c.state, LIFE_ROLLED_BACK);
+    atomic_store(&disk_full, 0);
+    assert_int_equal(life_move(s, &c, LIFE_PROPOSED, "looked at again", NULL, &err), 0);
+    for (int to = LIFE_BUILT; to <= LIFE_ACTIVE; to++)
+        assert_int_equal(life_move(s, &c, (enum life)to, NULL, NULL, &err), 0);
+    atomic_store(&disk_full, 1 << 30);
+    assert_int_equal(life_move(s, &c, LIFE_ROLLED_BACK, "wrong", NULL, &err), 0);
+    assert_int_equal(c.rollbacks, 2);
+    assert_int_equal(life_move(s, &c, LIFE_REFUSED, "rolled back twice", NULL, &err), 0);
+    atomic_store(&disk_full, 0);
+    store_settle(s);
+    struct record row;
+    assert_int_equal(store_get(s, c.key, &row, &err), 1);
+    assert_int_equal(row.state, LIFE_REFUSED);
+    assert_int_equal(row.rollbacks, 2);
+    assert_int_equal(winners_of(s, "env"), 0);
+    free(row.log);
     store_close(s);
 }
 
@@ -274,6 +369,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mark_that_could_not_be_taken_off_is_taken_off_later),
         cmocka_unit_test(mark_that_is_due_off_does_not_take_off_a_new_one),
+        cmocka_unit_test(a_rollback_that_found_no_room_is_written_later),
+        cmocka_unit_test(moves_that_are_owed_keep_their_order_and_their_count),
         cmocka_unit_test(full_disk_loses_what_is_new_and_says_so_now_and_then),
         cmocka_unit_test(file_that_another_holds_fails_calls_and_blames_nobody),
         cmocka_unit_test(file_that_is_scribbled_over_is_no_end_of_anything),

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* unbuilt.c - see unbuilt.h. What is always in the compiler's way is the candidate's doing, or
+ * might as well be: a text that makes the compiler say what it says when it was killed, one that
+ * takes all memory. A full disk is in everybody's way and counts against nobody. */
+#include "specializer/unbuilt.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "specializer/build/build.h"
+
+/* This time included. The one that was not built longest ago is forgotten first. */
+static int count(struct unbuilts *u, const char *key)
+{
+    struct unbuilt *found = u->of;
+    for (int i = 1; i < UNBUILT_KNOWN && strcmp(found->key, key) != 0; i++)
+        if (strcmp(u->of[i].key, key) == 0 || u->of[i].at < found->at)
+            found = &u->of[i];
+    if (strcmp(found->key, key) != 0)
+        found->n = 0;
+    snprintf(found->key, sizeof found->key, "%s", key);
+    found->at = ++u->all;
+    return ++found->n;
+}
+
+enum stage_result unbuilt_came(struct unbuilts *u, struct candidate *c)
+{
+    char why[160];
+    if (!build_has_room(c->object) || count(u, c->key) < UNBUILT_MOST)
+        return STAGE_RETRY;
+    snprintf(why, sizeof why, "%s", c->reason);
+    candidate_explain(c, STAGE_BUILD, CAUSE_OTHER, 0, "not built in %d tries; %s", UNBUILT_MOST,
+                      why);
+    return STAGE_REFUSE;
+}

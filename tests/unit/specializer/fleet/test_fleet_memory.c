@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of specializer/fleet/fleet_memory.c: what is kept of others, and for how long. The answers
+ * of a database are tables here.
+ */
+#include "tests/unit/unit.h"
+
+#include <stdio.h>
+
+#include "specializer/fleet/fleet_db.h"
+#include "specializer/fleet/fleet_row.h"
+
+enum { ROWS_MOST = 1100 };
+static char cell[ROWS_MOST][FLEET_COLUMNS][400];
+
+static const char *table_value(const struct fleet_rows *rows, int row, int column)
+{
+    return row < rows->n ? cell[row][column] : "";
+}
+
+#define fleet_value table_value
+#include "specializer/fleet/fleet_memory.c"
+
+static struct fleet *open_memory(void)
+{
+    struct fleet *f = xcalloc(1, sizeof *f);
+    f->slots = dispatch_open_names();
+    f->rows = xcalloc((size_t)dispatch_slots(f->slots), sizeof *f->rows);
+    f->wake_fd = -1;
+    atomic_store(&f->stop, true); /* the store is not looked at */
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_mutex_init(&f->in_use, NULL);
+    return f;
+}
+
+static void close_memory(struct fleet *f)
+{
+    for (int i = 0; i < dispatch_slots(f->slots); i++)
+        free(f->rows[i].row);
+    free(f->rows);
+    free(f->suspect);
+    dispatch_close(f->slots);
+    free(f);
+}
+
+/* ---- speeds ---------------------------------------------------------------------------------- */
+
+/* A server says that kernel `key` has this speed. */
+static void tell_speed(struct fleet *f, int key, const char *speed)
+{
+    static const char *const fixed[FLEET_COLUMNS] = {[FLEET_SEQ] = "17",
+                                                     [FLEET_SERVER] = "fedcba9876543210",
+                                                     [FLEET_SLOT] = "mlp_out/m1",
+                                                     [FLEET_TEMPLATE] = "mlp_out",
+                                                     [FLEET_SOURCE] = "00000000000000aa",
+                                                     [FLEET_STATE] = "active",
+                                                     [FLEET_OWN_S] = "1.5e-05"};
+    struct fleet_rows rows = {.n = 1, .columns = FLEET_COLUMNS};
+    struct point p = template_defaults(template_find("mlp_out"));
+    for (int c = 0; c < FLEET_COLUMNS; c++)
+        snprintf(cell[0][c], sizeof cell[0][c], "%s", fixed[c] ? fixed[c] : "");
+    point_text(template_find("mlp_out"), &p, cell[0][FLEET_KNOBS], sizeof cell[0][FLEET_KNOBS]);
+    snprintf(cell[0][FLEET_KEY], sizeof cell[0][FLEET_KEY], "%016x", key);
+    snprintf(cell[0][FLEET_SPEED], sizeof cell[0][FLEET_SPEED], "%s", speed);
+    fleet_take_rows(f, &rows);
+    assert_int_equal(atomic_load(&f->refused), 0);
+}
+
+/* This server has it at eager's speed, and says so with every move of the candidate. */
+static void compare(struct fleet *f, int key, int times)
+{
+    struct record own = {.slot = "mlp_out/m1", .evidence.speed = 1};
+    snprintf(own.key, sizeof own.key, "%016x", key);
+    for (int i = 0; i < times; i++)
+        fleet_compare(f, &own);
+}
+
+static void one_speed_that_is_not_seen_here_counts_once(void **state)
+{
+    (void)state;
+    struct fleet *f = open_memory();
+    tell_speed(f, 1, "3");
+    compare(f, 1, 10);
+    assert_int_equal(f->peer[0].misses, 1);
+    tell_speed(f, 1, "3"); /* told again after a reconnect */
+    compare(f, 1, 10);
+    assert_int_equal(f->peer[0].misses, 1);
+    tell_speed(f, 1, "2"); /* measured again there */
+    compare(f, 1, 10);
+    assert_int_equal(f->peer[0].misses, 2);
+    assert_false(distrusted(f, "fedcba9876543210"));
+    for (int key = 2; key < MISSES_ENOUGH; key++) {
+        tell_speed(f, key, "3");
+        compare(f, key, 1);
+    }
+    assert_true(distrusted(f, "fedcba9876543210"));
+    close_memory(f);
+}
+
+/* ---- retractions ----------------------------------------------------------------------------- */
+
+/* Kernels key ... key + n - 1 are found wrong, as rows seq ... of the database. */
+static void retract(struct fleet *f, int seq, int key, int n, const char *why)
+{
+    struct fleet_rows rows = {.n = n, .columns = 6};
+    for (int i = 0; i < n; i++) {
+        snprintf(cell[i][0], sizeof cell[i][0], "%d", seq + i);
+        snprintf(cell[i][1], sizeof cell[i][1], "%016x", key + i);
+        snprintf(cell[i][2], sizeof cell[i][2], "mlp_out/m1");
+        snprintf(cell[i][4], sizeof cell[i][4], "somebody");
+        snprintf(cell[i][5], sizeof cell[i][5], "%s", why);
+    }
+    fleet_take_retractions(f, &rows);
+}
+
+static int ask_for_all(struct fleet *f, struct fleet_suspect *last)
+{
+    int n = 0;
+    while (fleet_suspect_next(f, last))
+        n++;
+    return n;
+}
+
+static void a_kernel_that_is_found_wrong_again_is_looked_at_again(void **state)
+{
+    (void)state;
+    struct fleet *f = open_memory();
+    struct fleet_suspect x;
+    int64_t before = clock_ns();
+    retract(f, 5, 1, 1, "first");
+    retract(f, 6, 2, 1, "another");
+    assert_int_equal(ask_for_all(f, &x), 2);
+    retract(f, 5, 1, 1, "first"); /* read again after a reconnect */
+    assert_int_equal(ask_for_all(f, &x), 0);
+    assert_true(fleet_retracted(f, "0000000000000001", before));
+    int64_t between = clock_ns();
+    assert_false(fleet_retracted(f, "0000000000000001", between));
+    retract(f, 7, 1, 1, "second");
+    assert_int_equal(ask_for_all(f, &x), 1);
+    assert_string_equal(x.reason, "second");
+    assert_int_equal(f->suspects, 2);
+    assert_true(fleet_retracted(f, "0000000000000001", between));
+    assert_false(fleet_retracted(f, "0000000000000002", between));
+    close_memory(f);
+}
+
+static void made_up_retractions_do_not_silence_later_ones(void **state)
+{
+    (void)state;
+    struct fleet *f = open_memory();
+    struct fleet_suspect x = {{0}};
+    retract(f, 1, 1, 400, "made up");
+    assert_int_equal(ask_for_all(f, &x), 400);
+    retract(f, 401, 401, 1000, "made up");
+    retract(f, 1401, 5000, 1, "really wrong");
+    assert_int_equal(f->suspects, SUSPECTS_MOST);
+    assert_int_equal(ask_for_all(f, &x), 1001);
+    assert_string_equal(x.reason, "really wrong");
+    assert_false(fleet_retracted(f, "0000000000000001", 0)); /* the oldest went */
+    assert_true(atomic_load(&f->forgotten) > 0);
+    close_memory(f);
+}
+
+/* One of a kernel that serves here stays, however many come after it. */
+static void what_is_said_of_a_serving_kernel_is_not_forgotten(void **state)
+{
+    (void)state;
+    struct fleet *f = open_memory();
+    char key[1][KEY_HEX + 1] = {"0000000000000001"};
+    struct serving serving = {key, 1};
+    struct fleet_suspect x = {.key = "00000000ffffffff", .seq = 5000, .came_ns = 1};
+    retract(f, 1, 1, SUSPECTS_MOST, "made up");
+    assert_true(take_retraction(f, &x, &serving));
+    assert_int_equal(f->suspects, SUSPECTS_MOST);
+    assert_non_null(suspect_of(f, key[0]));
+    assert_null(suspect_of(f, "0000000000000002"));
+    close_memory(f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_speed_that_is_not_seen_here_counts_once),
+        cmocka_unit_test(a_kernel_that_is_found_wrong_again_is_looked_at_again),
+        cmocka_unit_test(made_up_retractions_do_not_silence_later_ones),
+        cmocka_unit_test(what_is_said_of_a_serving_kernel_is_not_forgotten),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
