@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* unbuilt.c - see unbuilt.h. What is always in the compiler's way is the candidate's doing, or
- * might as well be: a text that makes the compiler say what it says when it was killed, one that
- * takes all memory. A full disk is in everybody's way and counts against nobody. */
+/* unbuilt.c - see unbuilt.h. What is always in the way of a text's compiler is the text's doing, or
+ * might as well be: it makes the compiler say what it says when it was killed, or take all memory.
+ * A full disk is in everybody's way and counts against nobody. Points are our own templates': what
+ * is in their way is the machine, whose other work may keep a compiler from ending in time. */
 #include "specializer/unbuilt.h"
 
 #include <stdio.h>
@@ -26,7 +27,7 @@ static int count(struct unbuilts *u, const char *key)
 enum stage_result unbuilt_came(struct unbuilts *u, struct candidate *c)
 {
     char why[160];
-    if (!build_has_room(c->object) || count(u, c->key) < UNBUILT_MOST)
+    if (!c->body[0] || !build_has_room(c->object) || count(u, c->key) < UNBUILT_MOST)
         return STAGE_RETRY;
     snprintf(why, sizeof why, "%s", c->reason);
     candidate_explain(c, STAGE_BUILD, CAUSE_OTHER, 0, "not built in %d tries; %s", UNBUILT_MOST,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* unbuilt.h - candidates whose builds decided nothing: a few tries, not one after the other for as
- * long as the server runs. Specializer thread. */
+/* unbuilt.h - texts of a language model whose builds decided nothing: a few tries, not one after
+ * the other for as long as the server runs. Specializer thread. */
 #ifndef WHET_SPECIALIZER_UNBUILT_H
 #define WHET_SPECIALIZER_UNBUILT_H
 
@@ -8,7 +8,7 @@
 
 enum { UNBUILT_MOST = 3, UNBUILT_KNOWN = 64 };
 
-/* The last such candidates. */
+/* The last such texts. */
 struct unbuilts {
     struct unbuilt {
         char key[KEY_HEX + 1];

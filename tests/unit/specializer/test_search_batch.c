@@ -100,8 +100,8 @@ static void what_is_not_built_three_times_is_refused(void **state)
 {
     (void)state;
     static struct unbuilts u;
-    struct candidate c = {.object = (char *)"/nowhere/k.so"},
-                     other = {.object = (char *)"/nowhere/k.so"};
+    struct candidate c = {.object = (char *)"/nowhere/k.so", .body = "0123456789abcdef"}, other = c,
+                     point = {.object = (char *)"/nowhere/k.so"};
     for (int round = 0; round < 2; round++) { /* beside as many others as there are places */
         snprintf(c.key, sizeof c.key, "%016x", round);
         for (int tries = 1; tries < UNBUILT_MOST; tries++) {
@@ -115,6 +115,7 @@ static void what_is_not_built_three_times_is_refused(void **state)
         assert_int_equal(unbuilt_came(&u, &c), STAGE_REFUSE);
         assert_non_null(strstr(c.reason, "3 tries"));
         assert_non_null(strstr(c.reason, "SIGKILL"));
+        assert_int_equal(unbuilt_came(&u, &point), STAGE_RETRY); /* a template's, ever so often */
     }
 }
 
