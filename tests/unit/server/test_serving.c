@@ -186,11 +186,8 @@ static void serving_streams_what_it_answers_plainly(void **state)
                                         "half \xef\xbf\xbd",
                                         "the end",
                                         "echoech",
-                                        "\xef\xbf\xbd\xef\xbf\xbd"
-                                        "a\xe8\xb5\x84"
-                                        "a",
-                                        "a\xef\xbf\xbd"
-                                        "a",
+                                        "\357\277\275\357\277\275a资a",
+                                        "a\357\277\275a",
                                         "a"};
     int fd = client_open();
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
