@@ -39,7 +39,7 @@ struct probe_bricks_args {
     int64_t bricks;
     uint64_t seed;
     float scale;
-    int32_t type, exact, rows, cols;
+    int32_t type, exact;
 };
 
 /* Every word becomes `value`. Any grid of 256 threads. */

@@ -210,14 +210,9 @@ static int draw_vectors(struct device_probe *p, struct device_layer *l, struct e
 /* Any codes under scales that give weights of the same size as others have. */
 static int draw_bricks(struct device_probe *p, const struct matrix *m, bool exact, struct err *e)
 {
-    struct probe_bricks_args a = {p->drawn.data,
-                                  m->bytes / brick_bytes((int)m->type),
-                                  p->c.seed ^ 0x3a11,
-                                  exact ? 1 : gain_scale(m->cols),
-                                  (int32_t)m->type,
-                                  exact,
-                                  m->rows,
-                                  m->cols};
+    struct probe_bricks_args a = {p->drawn.data,      m->bytes / brick_bytes((int)m->type),
+                                  p->c.seed ^ 0x3a11, exact ? 1 : gain_scale(m->cols),
+                                  (int32_t)m->type,   exact};
     return tool_launch(p, TOOL_BRICKS, (dim3){1024, 1, 1}, 256, &a, false, e);
 }
 

@@ -117,8 +117,8 @@ __device__ __forceinline__ void multiply_step(struct memory &s, const struct pla
     advance(t.tokens);
 }
 
-/* c += W x over N bricks. No products are left under way:
- * ptxas would wait for them at every turn of a loop. */
+/* c += W x over N bricks. No products are left under way: ptxas would wait for them at every turn
+ * of a loop. */
 template <int N>
 __device__ __forceinline__ void multiply_bricks(struct memory &s, const struct place &at, int group,
                                                 struct reading &t, struct scaled &c)
