@@ -47,6 +47,8 @@ static void json_is_refused_before_it_is_parsed(void **state)
                                ? "more than 1048576 items"
                                : "bytes, at most 1048576 are read");
         expect_refused(json_files[i], "{} x", "not valid JSON");
+        expect_refused(json_files[i], "{\"a\": \"b\\u00g1 c\"}", "malformed escape");
+        expect_refused(json_files[i], "{\"a\\u0000b\": 1}", "U+0000, at byte 3");
     }
     free(deep);
     free(objects);
