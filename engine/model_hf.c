@@ -76,6 +76,12 @@ static const cJSON *field(const struct fields *f, const char *name)
     return v && !cJSON_IsNull(v) ? v : NULL;
 }
 
+/* Whether the field is there and null, which says more than none: "no window", say. */
+static bool is_null(const struct fields *f, const char *name)
+{
+    return cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(f->object, name));
+}
+
 static double number(struct fields *f, const char *name, double fallback)
 {
     const cJSON *v = field(f, name);
@@ -202,12 +208,13 @@ static int read_rope(struct fields *f, struct model_shape *s)
 }
 
 /* Within the window, windowed and full attention are the same: the context ends there. */
-static void read_window(struct fields *f, struct model_shape *s, bool windowed)
+static void read_window(struct fields *f, struct model_shape *s,
+                        const struct arch_checkpoint *absent)
 {
     const cJSON *layers = field(f, "layer_types"), *type;
-    int32_t window = whole(f, "sliding_window", 0);
+    int32_t window = whole(f, "sliding_window", is_null(f, "sliding_window") ? 0 : absent->window);
+    bool windowed = flag(f, "use_sliding_window", absent->windowed);
 
-    windowed = flag(f, "use_sliding_window", windowed);
     cJSON_ArrayForEach(type, layers)
     {
         const char *name = cJSON_GetStringValue(type);
@@ -250,7 +257,8 @@ static int read_shape(struct fields *f, struct model_shape *s, const struct weig
     s->hidden = whole(f, "hidden_size", REQUIRED);
     s->ffn = whole(f, "intermediate_size", REQUIRED);
     s->heads = whole(f, "num_attention_heads", REQUIRED);
-    int32_t kv_heads = absent->kv_heads ? absent->kv_heads : s->heads;
+    bool all_heads = !absent->kv_heads || is_null(f, "num_key_value_heads");
+    int32_t kv_heads = all_heads ? s->heads : absent->kv_heads;
     int32_t head_dim = absent->head_dim ? absent->head_dim : s->hidden / (s->heads ? s->heads : 1);
     s->kv_heads = whole(f, "num_key_value_heads", kv_heads);
     s->head_dim = whole(f, "head_dim", head_dim);
@@ -260,7 +268,7 @@ static int read_shape(struct fields *f, struct model_shape *s, const struct weig
     s->tied_head = flag(f, "tie_word_embeddings", !weights_find(w, "lm_head.weight"));
     if (f->failed || read_rope(f, s) < 0)
         return -1;
-    read_window(f, s, absent->windowed);
+    read_window(f, s, absent);
     if (f->failed || refuse_variants(f) < 0)
         return -1;
     return model_check_shape(s, f->file, f->err);

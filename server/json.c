@@ -3,8 +3,9 @@
  *
  * Reading is two passes: a scanner of our own goes over the raw bytes first and refuses by name
  * what must not reach the tree builder - deep nesting (recursion), a flood of elements (64 bytes
- * of heap each), invalid UTF-8, raw control characters, escapes that are none - so cJSON only sees input of bounded cost.
- * Invariant: every string in a parsed tree is valid UTF-8 but for C0 80, which stands for U+0000.
+ * of heap each), invalid UTF-8, raw control characters, escapes that are none - so cJSON only sees
+ * input of bounded cost. Invariant: every string in a parsed tree is valid UTF-8 but for C0 80,
+ * which stands for U+0000.
  *
  * Writing never builds a tree: responses are streams of small pieces, appended where they go.
  */

@@ -195,8 +195,8 @@ static void an_unknown_method_is_named_before_its_tensors(void **state)
 {
     (void)state;
     char *folder =
-        renamed("awq", Q "qweight\":{\"dtype\":\"I32\"", Q "qweight\":{\"dtype\":\"I16\"");
-    assert_refused(folder, "I16", Q "qweight': dtype I16 is not supported");
+        renamed("awq", Q "qweight\":{\"dtype\":\"I32\"", Q "qweight\":{\"dtype\":\"U32\"");
+    assert_refused(folder, "U32", Q "qweight': U32 of 2 dimensions");
     edit(folder, "config.json", "quantization_config", "{\"quant_method\":\"bitsandbytes\"}");
     assert_refused(folder, "bitsandbytes", "'quant_method': 'bitsandbytes' is not supported");
     remove_folder(folder);
