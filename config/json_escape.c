@@ -48,7 +48,8 @@ const char *json_bad_escape(const char *text, size_t n)
         if (text[i] == '"')
             in_string = !in_string;
         size_t length = in_string && text[i] == '\\' ? json_escape_length(text + i, n - i) : 1;
-        if (length == 0 || (length == UNIT && code_unit(text + i, n - i) == 0))
+        bool zero = text[i] == 0 || (length == UNIT && code_unit(text + i, n - i) == 0);
+        if (length == 0 || (in_string && zero))
             return text + i;
         i += length;
     }

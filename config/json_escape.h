@@ -15,8 +15,8 @@
  * 2, 6, or 12 for a pair of surrogates. 0 if it is none, as half a pair is. */
 size_t json_escape_length(const char *s, size_t n);
 
-/* The first escape inside a string of the text that is none, or stands for U+0000, which a C string
- * cannot hold. NULL if all are good. Nothing else of the text is judged. */
+/* The first place inside a string of the text with an escape that is none, or with U+0000, escaped
+ * or not, which a C string cannot hold. NULL if all is good. Nothing else of the text is judged. */
 const char *json_bad_escape(const char *text, size_t n);
 
 #endif

@@ -59,6 +59,8 @@ static void the_first_bad_escape_of_a_text_is_found(void **state)
     assert_ptr_equal(json_bad_escape(text, strlen(text)), strchr(text, '\\'));
     text = "{\"k\\u00zz\":1}";
     assert_ptr_equal(json_bad_escape(text, strlen(text)), strchr(text, '\\'));
+    assert_non_null(json_bad_escape("\"a\0b\"", 5));
+    assert_null(json_bad_escape("\"a\"\0b", 5));
     text = "\\u [\"a\"]"; /* outside strings the parser finds it */
     assert_null(json_bad_escape(text, strlen(text)));
 }
