@@ -265,7 +265,8 @@ static int read_shape(struct fields *f, struct model_shape *s, const struct weig
     s->vocab = whole(f, "vocab_size", REQUIRED);
     s->max_context = whole(f, "max_position_embeddings", REQUIRED);
     s->eps = (float)number(f, "rms_norm_eps", 1e-6);
-    s->tied_head = flag(f, "tie_word_embeddings", !weights_find(w, "lm_head.weight"));
+    bool head = weights_find(w, "lm_head.weight") || hf_quant_stores(w, "lm_head.weight");
+    s->tied_head = flag(f, "tie_word_embeddings", !head);
     if (f->failed || read_rope(f, s) < 0)
         return -1;
     read_window(f, s, absent);
