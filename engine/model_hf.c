@@ -164,15 +164,15 @@ static const struct arch_checkpoint *read_arch(struct fields *f, struct model_sh
 }
 
 /* rope_theta and scaling: flat fields with "rope_scaling" up to transformers 4, all in
- * "rope_parameters" since 5. */
+ * "rope_parameters" since 5. Where there are both, "rope_scaling" is what all versions read. */
 static int read_rope(struct fields *f, struct model_shape *s)
 {
     struct fields r = *f;
-    const cJSON *object = field(f, "rope_parameters"), *child;
-    const char *name = object ? "rope_parameters" : "rope_scaling";
+    const cJSON *object = field(f, "rope_scaling"), *child;
+    const char *name = "rope_scaling";
 
-    if (!object)
-        object = field(f, "rope_scaling");
+    if (!object || (cJSON_IsObject(object) && !object->child))
+        object = field(f, name = "rope_parameters");
     s->rope_base = (float)number(f, "rope_theta", 10000);
     if (f->failed)
         return -1;
@@ -207,14 +207,19 @@ static int read_rope(struct fields *f, struct model_shape *s)
     return r.failed ? err_prefix(f->err, "%s", name) : 0;
 }
 
-/* Within the window, windowed and full attention are the same: the context ends there. */
+/* Within the window, windowed and full attention are the same: the context ends there. Which layers
+ * have a window is listed, or they are those from max_window_layers on, of which there may be none.
+ */
 static void read_window(struct fields *f, struct model_shape *s,
                         const struct arch_checkpoint *absent)
 {
     const cJSON *layers = field(f, "layer_types"), *type;
     int32_t window = whole(f, "sliding_window", is_null(f, "sliding_window") ? 0 : absent->window);
     bool windowed = flag(f, "use_sliding_window", absent->windowed);
+    int32_t first = whole(f, "max_window_layers", absent->first_windowed);
 
+    if (!absent->windowed && (cJSON_GetArraySize(layers) > 0 || first >= s->layers))
+        windowed = false;
     cJSON_ArrayForEach(type, layers)
     {
         const char *name = cJSON_GetStringValue(type);

@@ -9,31 +9,73 @@ static void a_window_that_is_left_out_is_what_the_class_says(void **state)
 {
     (void)state;
     static const struct {
-        const char *golden, *arch, *window, *use;
+        const char *golden, *arch, *window, *use, *first, *layers;
         int32_t context;
     } rows[] = {
-        {"tiny-llama", "[\"MistralForCausalLM\"]", NULL, NULL, 4096},
-        {"tiny-llama", "[\"MistralForCausalLM\"]", "null", NULL, 32768},
-        {"tiny-llama", "[\"MistralForCausalLM\"]", "100", NULL, 100},
-        {"tiny-llama", "[\"LlamaForCausalLM\"]", NULL, NULL, 32768},
-        {"tiny-qwen2", "[\"Qwen2ForCausalLM\"]", NULL, NULL, 32768},
-        {"tiny-qwen2", "[\"Qwen2ForCausalLM\"]", NULL, "true", 4096},
-        {"tiny-qwen3", "[\"Qwen3ForCausalLM\"]", NULL, "false", 32768},
-        {"tiny-qwen3", "[\"Qwen3ForCausalLM\"]", NULL, "true", 4096},
-        {"tiny-qwen3", "[\"Qwen3ForCausalLM\"]", "null", "true", 32768},
+        {"tiny-llama", "Mistral", NULL, NULL, NULL, NULL, 4096},
+        {"tiny-llama", "Mistral", "null", NULL, NULL, NULL, 32768},
+        {"tiny-llama", "Mistral", "100", NULL, "28", NULL, 100},
+        {"tiny-llama", "Mistral", "100", NULL, NULL, "[\"full_attention\"]", 100},
+        {"tiny-llama", "Llama", NULL, NULL, NULL, NULL, 32768},
+        {"tiny-qwen2", "Qwen2", NULL, NULL, NULL, NULL, 32768},
+        {"tiny-qwen2", "Qwen2", NULL, "true", "0", NULL, 4096},
+        {"tiny-qwen2", "Qwen2", "100", "true", "1", NULL, 100},
+        {"tiny-qwen2", "Qwen2", "100", "true", "2", NULL, 32768}, /* it has two layers */
+        {"tiny-qwen3", "Qwen3", NULL, "false", "0", NULL, 32768},
+        {"tiny-qwen3", "Qwen3", NULL, "true", "0", NULL, 4096},
+        {"tiny-qwen3", "Qwen3", NULL, "true", NULL, NULL, 32768}, /* from layer 28 on */
+        {"tiny-qwen3", "Qwen3", "null", "true", "0", NULL, 32768},
+        {"tiny-qwen3", "Qwen3", "100", "true", "0", "[\"full_attention\",\"full_attention\"]",
+         32768},
+        {"tiny-qwen3", "Qwen3", NULL, "true", "28", "[\"full_attention\",\"sliding_attention\"]",
+         4096},
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char *folder = copy_folder(rows[i].golden);
         struct err err = {0};
-        edit(folder, "config.json", "architectures", rows[i].arch);
+        char *arch = xasprintf("[\"%sForCausalLM\"]", rows[i].arch);
+        edit(folder, "config.json", "architectures", arch);
         edit(folder, "config.json", "max_position_embeddings", "32768");
-        edit(folder, "config.json", "layer_types", NULL);
+        edit(folder, "config.json", "layer_types", rows[i].layers);
+        edit(folder, "config.json", "max_window_layers", rows[i].first);
         edit(folder, "config.json", "sliding_window", rows[i].window);
         edit(folder, "config.json", "use_sliding_window", rows[i].use);
         struct model *m = model_open(folder, true, NULL, NULL, &err);
         if (!m || m->shape.max_context != rows[i].context)
             fail_msg("row %zu: context %d %s", i, m ? m->shape.max_context : 0, err.msg);
+        model_close(m);
+        free(arch);
+        remove_folder(folder);
+    }
+}
+
+static void rope_scaling_counts_before_rope_parameters(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *scaling, *theta, *message; /* message NULL: the model opens */
+        float base;
+    } rows[] = {
+        {"{\"rope_type\":\"yarn\",\"factor\":4}", NULL, "'rope_scaling': type 'yarn'", 0},
+        {"{\"rope_type\":\"default\"}", "5e5", NULL, 5e5F},
+        {"{\"rope_type\":\"default\",\"rope_theta\":3e4}", "5e5", NULL, 3e4F},
+        {"{}", "5e5", NULL, 2e4F},
+        {"null", "5e5", NULL, 2e4F},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *folder = copy_folder("tiny-llama");
+        struct err err = {0};
+        edit(folder, "config.json", "rope_parameters",
+             "{\"rope_type\":\"default\",\"rope_theta\":2e4}");
+        edit(folder, "config.json", "rope_scaling", rows[i].scaling);
+        edit(folder, "config.json", "rope_theta", rows[i].theta);
+        struct model *m = model_open(folder, true, NULL, NULL, &err);
+        if (rows[i].message ? m || !strstr(err.msg, rows[i].message) : !m)
+            fail_msg("row %zu: %s", i, m ? "a model" : err.msg);
+        if (m && m->shape.rope_base != rows[i].base)
+            fail_msg("row %zu: base %g", i, (double)m->shape.rope_base);
         model_close(m);
         remove_folder(folder);
     }
@@ -162,6 +204,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_window_that_is_left_out_is_what_the_class_says),
+        cmocka_unit_test(rope_scaling_counts_before_rope_parameters),
         cmocka_unit_test(kv_heads_that_are_null_are_all_heads),
         cmocka_unit_test(tensors_that_nobody_needs_may_be_of_any_kind),
         cmocka_unit_test(ends_are_those_of_generation_config_or_else_of_config),
