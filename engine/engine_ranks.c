@@ -34,16 +34,17 @@ struct ranks_options engine_ranks_options(const struct engine_options *o,
                                   .secret = getenv("WHET_RANKS_SECRET")};
 }
 
-/* Ranks of a machine share its cores, unless whoever started them has shared those out. */
+/* Ranks that may run on the same CPUs share those; whoever has given each its own, as a launcher
+ * does, has shared them out already. */
 int32_t engine_ranks_threads(const struct ranks *r, int32_t asked)
 {
     cpu_set_t set;
-    long all = sysconf(_SC_NPROCESSORS_ONLN);
-    int32_t local = ranks_local(r);
-    if (asked > 0 || local < 2 || sched_getaffinity(0, sizeof set, &set) || CPU_COUNT(&set) < all)
+    int32_t same = ranks_same_cpus(r);
+    if (asked > 0 || same < 2)
         return asked;
-    int32_t share = (int32_t)all / local;
-    return share > 0 ? share : 1;
+    bool known = sched_getaffinity(0, sizeof set, &set) == 0;
+    int32_t all = known ? CPU_COUNT(&set) : (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    return all > same ? all / same : 1;
 }
 
 /* Whether kernels are searched for on this backend; if not, no memory is kept for them. */

@@ -80,8 +80,11 @@ static int64_t usual_mib(const struct engine *e, const struct backend_options *b
     *page += more;
     if (room > 0)
         return room / 1048576;
-    int64_t mib = memory_available() / 4 / 1048576;
-    return mib > MOST_KV_MIB || mib == 0 ? MOST_KV_MIB : mib;
+    /* Each rank of this machine takes as much of the same memory. */
+    int64_t free_mib = memory_available() / 4 / (e->ranks ? ranks_local(e->ranks) : 1) / 1048576;
+    if (memory_available() == 0 || free_mib > MOST_KV_MIB)
+        return MOST_KV_MIB;
+    return free_mib > 0 ? free_mib : 1;
 }
 
 static int choose_pages(struct engine *e, struct backend_options *b, struct err *err)

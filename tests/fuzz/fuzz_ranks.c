@@ -80,8 +80,8 @@ static void read_kernel(const struct link_message *m)
     demand(k.number > 0 && k.region >= 0 && k.region < REGION_NODES);
     demand(k.layer >= 0 && k.layers >= 0);
     demand(strlen(k.id) < sizeof k.id && strlen(k.name) < sizeof k.name);
-    demand(strlen(k.entry) < sizeof k.entry && strlen(k.path) < sizeof k.path);
-    demand(bytes ? bytes + k.bytes == m->data + m->n : k.path[0] != 0);
+    demand(strlen(k.entry) < sizeof k.entry);
+    demand(k.bytes > 0 && bytes + k.bytes == m->data + m->n);
 }
 
 static void read_timing(const struct link_message *m)
