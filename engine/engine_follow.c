@@ -57,6 +57,7 @@ static int follower_backend(struct follower *f, struct err *err)
     o.collective = ranks_collective(f->ranks, f->ops, &setup, err);
     if (!o.collective || !(f->backend = f->ops->open(f->model, &o, err)))
         return -1;
+    engine_ranks_drop(f->model, f->ops);
     f->dispatch = engine_ranks_table(f->ops, f->backend, f->model);
     f->ops->set_dispatch(f->backend, f->dispatch);
     f->limits = (struct wire_limits){.max_tokens = o.max_tokens,

@@ -151,6 +151,14 @@ struct model *engine_ranks_open_part(const char *path, const struct ranks *r, bo
     return m;
 }
 
+/* A part was read into memory of this process, which the system cannot take back as it could the
+ * pages of a mapped file. */
+void engine_ranks_drop(struct model *m, const struct backend_ops *ops)
+{
+    if (ops->copies_weights)
+        model_drop_matrices(m);
+}
+
 /* ---- rank 0 ---------------------------------------------------------------------------------- */
 
 /* Called on the watching thread or on the engine thread. */

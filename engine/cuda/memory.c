@@ -362,7 +362,8 @@ int64_t memory_kv_room(const struct model *m, const struct backend_options *o, i
     b.positions = s->max_context;
     size_blocks(&b);
     carve_buffers(&b, &b.buffers);
-    ranks_carve(&b, m->shard.world, &b.buffers); /* ranks agree on pages before they can talk */
+    if (!m->alone) /* ranks agree on pages before they have a collective */
+        ranks_carve(&b, m->shard.world, &b.buffers);
     int64_t left = (int64_t)room - o->keep_bytes - weights_bytes(m) - b.buffers.used -
                    pack_bytes(m, o->pack_bytes, (int64_t)room);
     int64_t probe = probe_room(s);

@@ -6,6 +6,7 @@
  */
 #include "tests/unit/unit.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -17,6 +18,7 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "engine/engine_private.h"
 #include "engine/launch.h"
 #include "engine/ranks.h"
 #include "engine/ranks_link.h"
@@ -223,6 +225,51 @@ static void a_rank_that_ends_before_it_comes_is_named(void **state)
     }
 }
 
+/* Each in a CPU set of its own process; -1: all that this test has. */
+static void assert_threads(int one, int two, int32_t same, int32_t threads)
+{
+    struct ranks_options o = options(0, 2, 0);
+    struct ranks *r;
+    struct err e = {""};
+    cpu_set_t all, set;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    int32_t port = listen_here(&o);
+    const int cpu[] = {two, one};
+    pid_t pid = 0;
+    for (int i = 0; i < 2; i++) { /* what comes later is rank 0's */
+        CPU_ZERO(&set);
+        if (cpu[i] >= 0)
+            CPU_SET(cpu[i], &set);
+        assert_int_equal(sched_setaffinity(0, sizeof set, cpu[i] < 0 ? &all : &set), 0);
+        if (i == 0)
+            pid = start(options(1, 2, port), QUICK);
+    }
+    if (start_up(&o, QUICK, &r, &e))
+        fail_msg("%s", e.msg);
+    assert_int_equal(ranks_local(r), 2);
+    assert_int_equal(ranks_same_cpus(r), same);
+    assert_int_equal(engine_ranks_threads(r, 0), threads);
+    assert_int_equal(engine_ranks_threads(r, 7), 7);
+    ranks_close(r);
+    assert_int_equal(ended(pid), 0);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+}
+
+static void ranks_share_the_cpus_that_they_have_in_common(void **state)
+{
+    (void)state;
+    cpu_set_t all;
+    int first = 0;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    while (!CPU_ISSET(first, &all))
+        first++;
+    int32_t n = CPU_COUNT(&all);
+    assert_threads(-1, -1, 2, n > 1 ? n / 2 : 1);
+    assert_threads(first, first, 2, 1); /* a part of the machine's, which both have */
+    if (n > 1)
+        assert_threads(first, -1, 1, 0); /* its own: as many as a server alone would take */
+}
+
 /* ---- in a start ----------------------------------------------------------------------------- */
 
 static char lost[300];
@@ -331,6 +378,7 @@ int main(void)
         cmocka_unit_test(who_says_nothing_keeps_nobody_waiting),
         cmocka_unit_test(a_rank_that_went_away_may_come_again),
         cmocka_unit_test(a_rank_that_ends_before_it_comes_is_named),
+        cmocka_unit_test(ranks_share_the_cpus_that_they_have_in_common),
         cmocka_unit_test(a_rank_that_stands_still_in_its_start_is_lost),
         cmocka_unit_test(a_rank_that_gets_on_with_its_start_is_waited_for),
         cmocka_unit_test(a_rank_that_dies_in_its_start_is_seen_at_once),
