@@ -43,7 +43,6 @@ static int follower_backend(struct follower *f, struct err *err)
     struct backend_options o = {
         .threads = engine_ranks_threads(f->ranks, fo->threads),
         .pack_bytes = engine_ranks_searched(f->ops) ? fo->pack_bytes : 0,
-        .huge_pages = fo->huge_pages,
         .pin_threads = fo->pin_threads,
     };
     struct wire_setup setup;

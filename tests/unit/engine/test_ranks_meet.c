@@ -6,6 +6,8 @@
  */
 #include "tests/unit/unit.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -163,6 +165,36 @@ static void an_address_of_this_machine_is_kept_to(void **state)
         assert_false(everywhere);
         close(fd);
     }
+}
+
+static int32_t option(int fd, int name)
+{
+    int value = 0;
+    socklen_t n = sizeof value;
+    assert_int_equal(getsockopt(fd, IPPROTO_TCP, name, &value, &n), 0);
+    return value;
+}
+
+/* Both ends: a machine that is gone says nothing. */
+static void a_host_that_is_lost_is_noticed_within_half_a_minute(void **state)
+{
+    (void)state;
+    int32_t port = 0;
+    bool everywhere;
+    struct err e = {""};
+    char who[64];
+    int listener = link_listen("127.0.0.1", &port, &everywhere, &e);
+    int fd[] = {link_connect("127.0.0.1", port, INT64_MAX, &e), -1};
+    fd[1] = link_accept(listener, INT64_MAX, who, sizeof who, &e);
+    for (int i = 0; i < 2; i++) {
+        assert_true(fd[i] >= 0);
+        int32_t silent =
+            option(fd[i], TCP_KEEPIDLE) + option(fd[i], TCP_KEEPINTVL) * option(fd[i], TCP_KEEPCNT);
+        assert_in_range(silent, 1, 30);
+        assert_in_range(option(fd[i], TCP_USER_TIMEOUT), 1, 30000); /* with data on the way */
+        close(fd[i]);
+    }
+    close(listener);
 }
 
 /* ---- at the door ---------------------------------------------------------------------------- */
@@ -375,6 +407,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_name_need_not_be_known_where_rank_0_is),
         cmocka_unit_test(an_address_of_this_machine_is_kept_to),
+        cmocka_unit_test(a_host_that_is_lost_is_noticed_within_half_a_minute),
         cmocka_unit_test(who_says_nothing_keeps_nobody_waiting),
         cmocka_unit_test(a_rank_that_went_away_may_come_again),
         cmocka_unit_test(a_rank_that_ends_before_it_comes_is_named),
