@@ -34,16 +34,17 @@ struct ranks_options engine_ranks_options(const struct engine_options *o,
                                   .secret = getenv("WHET_RANKS_SECRET")};
 }
 
-/* Ranks of a machine share its cores, unless whoever started them has shared those out. */
+/* Ranks that may run on the same CPUs share those; whoever has given each its own, as a launcher
+ * does, has shared them out already. */
 int32_t engine_ranks_threads(const struct ranks *r, int32_t asked)
 {
     cpu_set_t set;
-    long all = sysconf(_SC_NPROCESSORS_ONLN);
-    int32_t local = ranks_local(r);
-    if (asked > 0 || local < 2 || sched_getaffinity(0, sizeof set, &set) || CPU_COUNT(&set) < all)
+    int32_t same = ranks_same_cpus(r);
+    if (asked > 0 || same < 2)
         return asked;
-    int32_t share = (int32_t)all / local;
-    return share > 0 ? share : 1;
+    bool known = sched_getaffinity(0, sizeof set, &set) == 0;
+    int32_t all = known ? CPU_COUNT(&set) : (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    return all > same ? all / same : 1;
 }
 
 /* Whether kernels are searched for on this backend; if not, no memory is kept for them. */
@@ -148,6 +149,14 @@ struct model *engine_ranks_open_part(const char *path, const struct ranks *r, bo
                  m->shard.ffn.from, m->shard.ffn.from + m->shard.ffn.count - 1, m->shard.vocab.from,
                  m->shard.vocab.from + m->shard.vocab.count - 1, (double)read / 1048576);
     return m;
+}
+
+/* A part was read into memory of this process, which the system cannot take back as it could the
+ * pages of a mapped file. */
+void engine_ranks_drop(struct model *m, const struct backend_ops *ops)
+{
+    if (ops->copies_weights)
+        model_drop_matrices(m);
 }
 
 /* ---- rank 0 ---------------------------------------------------------------------------------- */
