@@ -113,6 +113,28 @@ def test_a_rolling_restart_fails_no_request(fleet):
     assert set(codes) == {(200, 8)}, set(codes)
 
 
+def test_a_name_that_is_not_there_yet_keeps_nobody_from_starting():
+    """One server of two: the other's name is not known, as of a container that has not started."""
+    one = Server("--threads", "1")
+    port = free_port()
+    env = {**os.environ, "WHET_LISTEN": f"127.0.0.1:{port}", "WHET_BALANCE": "least",
+           "WHET_ONE": f"127.0.0.1:{one.port}", "WHET_TWO": "whet-two.invalid:8080"}
+    proxy = subprocess.Popen(["haproxy", "-db", "-f", str(CONFIG)], env=env)
+    try:
+        end, code = time.time() + PATIENCE, 0
+        while code != 200:
+            assert time.time() < end and proxy.poll() is None
+            time.sleep(0.05)
+            try:
+                code = requests.get(f"http://127.0.0.1:{port}/ready", timeout=PATIENCE).status_code
+            except requests.ConnectionError:
+                pass
+    finally:
+        proxy.kill()
+        proxy.wait()
+        one.stop()
+
+
 def test_a_killed_server_takes_only_its_own_requests(fleet):
     f = fleet("least")
     got = [None] * 6
