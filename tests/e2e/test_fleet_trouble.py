@@ -3,9 +3,12 @@
 has more rows than are kept: what was not said at first is said later."""
 
 import contextlib
+import select
 import socket
 import sqlite3
+import struct
 import subprocess
+import threading
 from contextlib import closing
 
 import pytest
@@ -179,3 +182,80 @@ def test_servers_that_come_at_once_make_the_tables_once(pg):  # noqa: F811
         said = one.communicate(timeout=120)[0]
         assert one.returncode == 0 and "of version 2" in said, said
     assert pg.sql("SELECT version FROM whet_schema ORDER BY 1") == [["1"], ["2"]]
+
+
+class Pooler:
+    """Gives each transaction of its client the other of two sessions, as a transaction pooler may, and makes up
+    the process that serves it."""
+
+    SSL, GSS = 80877103, 80877104
+
+    def __init__(self, pg):  # noqa: F811
+        self.to = ("127.0.0.1", pg.port)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.uri = pg.uri.replace(f":{pg.port}/", f":{self.listener.getsockname()[1]}/")
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=self.serve, args=(self.listener.accept()[0],), daemon=True).start()
+
+    @staticmethod
+    def read(s, n):
+        data = b""
+        while len(data) < n:
+            if not (more := s.recv(n - len(data))):
+                raise ConnectionError
+            data += more
+        return data
+
+    def message(self, s):
+        head = self.read(s, 5)
+        return head[:1], head + self.read(s, struct.unpack(">I", head[1:])[0] - 4)
+
+    def session(self, startup):
+        """A new one, and what it says until it waits for a statement."""
+        far, said, kind = socket.create_connection(self.to), b"", b""
+        far.sendall(startup)
+        while kind != b"Z":
+            kind, data = self.message(far)
+            said += data if kind != b"K" else data[:5] + struct.pack(">I", 1) + data[9:]
+        return far, said
+
+    def serve(self, near):
+        with contextlib.suppress(OSError), near:
+            code = self.SSL
+            while code in (self.SSL, self.GSS):
+                size = self.read(near, 4)
+                startup = size + self.read(near, struct.unpack(">I", size)[0] - 4)
+                code = struct.unpack(">I", startup[4:8])[0]
+                if code in (self.SSL, self.GSS):
+                    near.sendall(b"N")
+            (far, said), (other, _) = self.session(startup), self.session(startup)
+            near.sendall(said)
+            with far, other:
+                self.carry(near, far, other)
+
+    def carry(self, near, far, other):
+        while True:
+            for ready in select.select([near, far], [], [])[0]:
+                if ready is near:
+                    if not (data := near.recv(1 << 16)):
+                        return
+                    far.sendall(data)
+                    continue
+                kind, data = self.message(far)
+                near.sendall(data)
+                if kind == b"Z" and data[5:] == b"I":
+                    far, other = other, far
+
+
+def test_a_pooler_of_transactions_is_told_from_the_database(member, pg):  # noqa: F811
+    """Notifications would not come through it, and limits of a session would be somebody else's."""
+    assert whet("migrate", pg=pg).returncode == 0
+    pooler = Pooler(pg)
+    server = member(IDLE, uri=pooler.uri)
+    until(lambda: "gives every transaction another session" in server.text(), server.text)
+    assert server.complete("Bread is")["choices"][0]["text"]
+    pooler.listener.close()
