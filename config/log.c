@@ -37,8 +37,8 @@ bool log_due(_Atomic uint64_t *n)
     return so_far <= 4 || (so_far & (so_far - 1)) == 0;
 }
 
-/* The well-formed UTF-8 of one character at `s` (Unicode 15, table 3-7): its bytes, and *code. 0: it
- * is none. */
+/* The well-formed UTF-8 of one character at `s` (Unicode 15, table 3-7): its bytes, and *code. 0:
+ * it is none. */
 static size_t character(const unsigned char *s, size_t n, uint32_t *code)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};

@@ -5,8 +5,8 @@
  * others learned, that the server is there. To enter the server and to send everything once are
  * duties, too, because a database may be there that cannot be written yet. Each has its own
  * interval; a notification makes it listen at once. A statement that fails is tried again at its
- * next turn, a connection that fails after a pause that doubles up to a minute. Nobody waits for any
- * of it.
+ * next turn, a connection that fails after a pause that doubles up to a minute. Nobody waits for
+ * any of it.
  */
 #include "specializer/fleet/fleet.h"
 
@@ -137,8 +137,7 @@ static int lease_turn(struct fleet *f, struct err *err)
 /* Listens and enters itself first, if it could not yet. */
 static int beat(struct fleet *f, struct err *err)
 {
-    if (f->process != fleet_db_process(f->db) &&
-        fleet_same_session(f->db, f->process, err) != 0) {
+    if (f->process != fleet_db_process(f->db) && fleet_same_session(f->db, f->process, err) != 0) {
         fleet_db_end(f->db);
         return -1;
     }

@@ -70,9 +70,9 @@ void fleet_wrong(struct fleet *f, const char *key, const char *slot, const char 
 
 /* ---- operators -------------------------------------------------------------------------------*/
 
-/* {"state", "servers", "leases", "winners", "retractions", "totals", ...}; {"state": "off"} for NULL.
- * For operators also what is wrong in the database's words; for others, who ask every second, the
- * newest of each list. */
+/* {"state", "servers", "leases", "winners", "retractions", "totals", ...}; {"state": "off"} for
+ * NULL. For operators also what is wrong in the database's words; for others, who ask every second,
+ * the newest of each list. */
 cJSON *fleet_json(struct fleet *f, bool operators);
 void fleet_metrics(struct fleet *f, FILE *out);
 

@@ -64,7 +64,7 @@ struct fleet {
     int64_t lease_due_ns, send_due_ns, all_due_ns, pull_due_ns, view_due_ns, beat_due_ns,
         prune_due_ns;
     bool listen_due, hello_due, all_due; /* what a connection begins with, until it succeeds */
-    int process; /* of the database, that serves the connection */
+    int process;                         /* of the database, that serves the connection */
     int all_slot;                        /* the first whose rows were not all sent */
     int backoff_s;
     _Atomic uint64_t complaints, forgotten;

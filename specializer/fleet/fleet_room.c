@@ -24,7 +24,8 @@ bool fleet_serves(const struct serving *s, const char *key)
     return so;
 }
 
-/* How many servers' words about a kernel that serves here are kept before any of them is too many. */
+/* How many servers' words about a kernel that serves here are kept before any of them is too many.
+ */
 enum { WORDS_ENOUGH = 3 };
 
 static int words_about(const struct slot_rows *s, const char *key)
@@ -38,13 +39,14 @@ static int words_about(const struct slot_rows *s, const char *key)
 /* What is missed least, first. */
 enum use { OF_NO_USE, NEVER_WON, RETIRED, WON, SERVES_HERE };
 
-static enum use use_of(const struct fleet *f, const struct fleet_row *r, const struct serving *serving)
+static enum use use_of(const struct fleet *f, const struct fleet_row *r,
+                       const struct serving *serving)
 {
-    return fleet_distrusted(f, r->server) ? OF_NO_USE
-           : !fleet_row_won(r)      ? NEVER_WON
+    return fleet_distrusted(f, r->server)  ? OF_NO_USE
+           : !fleet_row_won(r)             ? NEVER_WON
            : fleet_serves(serving, r->key) ? SERVES_HERE
-           : r->state == LIFE_RETIRED ? RETIRED
-                                      : WON;
+           : r->state == LIFE_RETIRED      ? RETIRED
+                                           : WON;
 }
 
 /* Of two rows of the same use: what was only measured goes by its age, a winner by its speed. */
@@ -72,8 +74,8 @@ static struct fleet_row *one_of_many(struct slot_rows *s, const struct fleet_row
     return found;
 }
 
-struct fleet_row *fleet_who_goes(const struct fleet *f, struct slot_rows *s, const struct fleet_row *r,
-                                  const struct serving *serving)
+struct fleet_row *fleet_who_goes(const struct fleet *f, struct slot_rows *s,
+                                 const struct fleet_row *r, const struct serving *serving)
 {
     const struct fleet_row *newest = &s->row[0];
     struct fleet_row *goes = NULL;

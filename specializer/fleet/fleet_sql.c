@@ -134,8 +134,8 @@ int fleet_publish(struct fleet_db *db, const struct fleet_self *self, const cJSO
 }
 
 /* Reads rows that other servers wrote, on one side of `seq`. */
-static int of_others(struct fleet_db *db, const char *sql, const struct fleet_self *self, int64_t seq,
-                 struct fleet_rows *rows, struct err *err)
+static int of_others(struct fleet_db *db, const char *sql, const struct fleet_self *self,
+                     int64_t seq, struct fleet_rows *rows, struct err *err)
 {
     char from[24];
     const char *v[] = {self->env, from, self->server};
@@ -148,18 +148,20 @@ int fleet_pull(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
 {
     _Static_assert(FLEET_PAGE == 500, "the LIMIT below");
     return of_others(db,
-                 "SELECT " FLEET_COLUMN_NAMES " FROM whet_kernel WHERE env=$1 AND seq>$2::bigint"
-                 " AND server<>$3 ORDER BY seq LIMIT 500",
-                 self, seq, rows, err);
+                     "SELECT " FLEET_COLUMN_NAMES
+                     " FROM whet_kernel WHERE env=$1 AND seq>$2::bigint"
+                     " AND server<>$3 ORDER BY seq LIMIT 500",
+                     self, seq, rows, err);
 }
 
 int fleet_pull_back(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
                     struct fleet_rows *rows, struct err *err)
 {
     return of_others(db,
-                 "SELECT " FLEET_COLUMN_NAMES " FROM whet_kernel WHERE env=$1 AND seq<$2::bigint"
-                 " AND server<>$3 ORDER BY seq DESC LIMIT 500",
-                 self, seq, rows, err);
+                     "SELECT " FLEET_COLUMN_NAMES
+                     " FROM whet_kernel WHERE env=$1 AND seq<$2::bigint"
+                     " AND server<>$3 ORDER BY seq DESC LIMIT 500",
+                     self, seq, rows, err);
 }
 
 /* ---- texts ---------------------------------------------------------------------------------- */
@@ -179,10 +181,11 @@ int fleet_publish_text(struct fleet_db *db, const struct fleet_self *self, const
 int fleet_pull_texts(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
                      struct fleet_rows *rows, struct err *err)
 {
-    return of_others(db,
-                 "SELECT seq, body FROM whet_text WHERE env=$1 AND seq>$2::bigint AND server<>$3"
-                 " ORDER BY seq LIMIT 16",
-                 self, seq, rows, err);
+    return of_others(
+        db,
+        "SELECT seq, body FROM whet_text WHERE env=$1 AND seq>$2::bigint AND server<>$3"
+        " ORDER BY seq LIMIT 16",
+        self, seq, rows, err);
 }
 
 /* ---- retractions ---------------------------------------------------------------------------- */
@@ -209,10 +212,10 @@ int fleet_pull_retractions(struct fleet_db *db, const struct fleet_self *self, i
                            struct fleet_rows *rows, struct err *err)
 {
     return of_others(db,
-                 "SELECT seq, key, slot, server, name, reason, extract(epoch FROM at)::text"
-                 " FROM whet_retraction WHERE env=$1"
-                 " AND seq>$2::bigint AND server<>$3 ORDER BY seq LIMIT 500",
-                 self, seq, rows, err);
+                     "SELECT seq, key, slot, server, name, reason, extract(epoch FROM at)::text"
+                     " FROM whet_retraction WHERE env=$1"
+                     " AND seq>$2::bigint AND server<>$3 ORDER BY seq LIMIT 500",
+                     self, seq, rows, err);
 }
 
 int fleet_say_verdict(struct fleet_db *db, const struct fleet_self *self, const char *key,
@@ -354,14 +357,16 @@ static const struct view {
      " ORDER BY seen DESC LIMIT 200",
      {"server", "env", "name", "version", "device", "#started_s", "#seen_s", "?stopped"}},
     {"leases",
-     "SELECT count(*) OVER (), l.env, l.slot, l.server, coalesce(s.name, ''), extract(epoch FROM now()-l.since)"
+     "SELECT count(*) OVER (), l.env, l.slot, l.server, coalesce(s.name, ''), extract(epoch FROM "
+     "now()-l.since)"
      "::float8, extract(epoch FROM l.until-now())::float8 FROM whet_lease l LEFT JOIN whet_server s"
      " USING (server) WHERE $1 IN ('', l.env) AND l.server <> '' AND l.until > '-infinity'"
      " ORDER BY l.since DESC, l.env, l.slot LIMIT 200",
      {"env", "slot", "server", "name", "#held_s", "#left_s"}},
     {"winners",
      "SELECT count(*) OVER (), k.env, k.slot, k.key, k.template || ' ' || k.knobs, k.speed, k.n,"
-     " coalesce(s.name, ''), extract(epoch FROM now()-k.changed)::float8, k.n_all FROM (SELECT *, count(*) OVER"
+     " coalesce(s.name, ''), extract(epoch FROM now()-k.changed)::float8, k.n_all FROM (SELECT *, "
+     "count(*) OVER"
      " (PARTITION BY env, slot, key) AS n, count(*) OVER (PARTITION BY env, slot) AS n_all,"
      " row_number() OVER (PARTITION BY env, slot ORDER BY speed DESC, seq) AS rank"
      " FROM whet_kernel WHERE state = 'active' AND $1 IN ('', env)) k LEFT JOIN whet_server s"

@@ -110,7 +110,9 @@ void fleet_metrics(struct fleet *f, FILE *out)
           lease);
     value(out, "fleet_sent_total", "counter", "Candidates told to other servers",
           (double)atomic_load(&f->sent));
-    metric_head(out, "fleet_rows_total", "counter", "Rows of other servers by outcome (dropped: one of a slot that had more than are kept)");
+    metric_head(
+        out, "fleet_rows_total", "counter",
+        "Rows of other servers by outcome (dropped: one of a slot that had more than are kept)");
     metric_value(out, "fleet_rows_total", "outcome=\"taken\"", (double)atomic_load(&f->taken));
     metric_value(out, "fleet_rows_total", "outcome=\"refused\"", (double)atomic_load(&f->refused));
     metric_value(out, "fleet_rows_total", "outcome=\"dropped\"", (double)atomic_load(&f->dropped));

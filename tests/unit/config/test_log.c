@@ -29,7 +29,8 @@ static const char *logged(const char *message)
 static void texts_of_any_language_stay(void **state)
 {
     (void)state;
-    static const char *const right[] = {"plain", "\xc3\xbc", "\xe2\x82\xac \xed\x9f\xbf \xee\x80\x80",
+    static const char *const right[] = {"plain", "\xc3\xbc",
+                                        "\xe2\x82\xac \xed\x9f\xbf \xee\x80\x80",
                                         "\xf0\x9f\x99\x82 \xf4\x8f\xbf\xbf", "\xc2\xa0"};
     for (size_t i = 0; i < sizeof right / sizeof *right; i++)
         assert_string_equal(logged(right[i]), right[i]);
@@ -45,7 +46,7 @@ static void what_steers_a_terminal_is_blank(void **state)
     assert_string_equal(logged("a\xe2\x80\xa8"
                                "b\xe2\x80\xa9"
                                "c"),
-                        "a   b   c");                          /* U+2028, U+2029 */
+                        "a   b   c");                       /* U+2028, U+2029 */
     assert_string_equal(logged("a\xe2\x80\xaez"), "a   z"); /* right to left from here */
 }
 
@@ -56,7 +57,8 @@ static void bytes_that_are_no_text_are_blank(void **state)
     assert_string_equal(logged("\x9b"
                                "31m"),
                         " 31m");
-    assert_string_equal(logged("\xc0\x8a|\xe0\x80\x8a|\xf0\x80\x80\x8a"), "  |   |    "); /* too long a newline */
+    assert_string_equal(logged("\xc0\x8a|\xe0\x80\x8a|\xf0\x80\x80\x8a"),
+                        "  |   |    "); /* too long a newline */
     assert_string_equal(logged("\xed\xa0\x80|\xf4\x90\x80\x80"), "   |    ");
     assert_string_equal(logged("\xc3"), " ");
     assert_string_equal(logged("\xe2\x82|"), "  |");
