@@ -120,9 +120,9 @@ struct serving {
 bool fleet_serves(const struct serving *s, const char *key);
 /* Nobody listens to the server any more. Lock held. */
 bool fleet_distrusted(const struct fleet *f, const char *server);
-/* Which row of a full slot makes room for `r`; NULL: none does. The newest never does, nor the few
- * words about a kernel that serves here; one that serves makes room for none but winners. Lock
- * held. */
+/* Which row of a full slot makes room for `r`; NULL: none does, `r` itself is missed least. The
+ * newest never does, nor the few words about a kernel that serves here; one that serves makes room
+ * for none but winners. Lock held. */
 struct fleet_row *fleet_who_goes(const struct fleet *f, struct slot_rows *s,
                                  const struct fleet_row *r, const struct serving *serving);
 

@@ -74,26 +74,38 @@ static struct fleet_row *one_of_many(struct slot_rows *s, const struct fleet_row
     return found;
 }
 
+/* The row that is missed least of those that `r` may displace. Lock held. */
+static struct fleet_row *least_missed(const struct fleet *f, struct slot_rows *s,
+                                      const struct fleet_row *newest, enum use most,
+                                      const struct serving *serving)
+{
+    struct fleet_row *goes = NULL;
+    enum use least = most;
+    for (int i = 0; i < s->n; i++) {
+        struct fleet_row *have = &s->row[i];
+        enum use use = use_of(f, have, serving);
+        if (have == newest || use > least)
+            continue;
+        if (!goes || use < least || goes_before(have, goes))
+            goes = have;
+        least = use;
+    }
+    return goes;
+}
+
 struct fleet_row *fleet_who_goes(const struct fleet *f, struct slot_rows *s,
                                  const struct fleet_row *r, const struct serving *serving)
 {
     const struct fleet_row *newest = &s->row[0];
-    struct fleet_row *goes = NULL;
-    enum use least = SERVES_HERE, most = !fleet_row_won(r)          ? NEVER_WON
-                                         : r->state == LIFE_RETIRED ? RETIRED
-                                                                    : WON;
+    enum use use = use_of(f, r, serving), most = use == SERVES_HERE ? WON : use;
     for (int i = 1; i < s->n; i++)
         newest = s->row[i].seq > newest->seq ? &s->row[i] : newest;
-    for (int i = 0; i < s->n; i++) {
-        struct fleet_row *have = &s->row[i];
-        enum use use = use_of(f, have, serving);
-        if (have == newest || use > most || use > least || use == SERVES_HERE)
-            continue;
-        if (use < least || goes_before(have, goes))
-            goes = have;
-        least = use;
+    struct fleet_row *goes = least_missed(f, s, newest, most, serving);
+    if (most == WON && (!goes || use_of(f, goes, serving) == WON)) {
+        struct fleet_row *spare = one_of_many(s, newest, serving);
+        goes = spare ? spare : goes;
     }
-    struct fleet_row *spare =
-        most == WON && (!goes || least == WON) ? one_of_many(s, newest, serving) : NULL;
-    return spare ? spare : goes;
+    /* What was there when the connection began comes from the newest on. */
+    bool behind = goes && r->seq < newest->seq && use_of(f, goes, serving) == use;
+    return behind && goes_before(r, goes) ? NULL : goes;
 }

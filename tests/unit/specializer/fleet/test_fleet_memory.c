@@ -197,6 +197,25 @@ static void what_is_said_of_a_kernel_that_serves_here_stays(void **state)
     close_memory(f);
 }
 
+/* From the newest on, as they are read when a connection begins. */
+static void the_newest_stay_in_whatever_order_they_come(void **state)
+{
+    (void)state;
+    static const enum life states[] = {LIFE_REFUSED, LIFE_RETIRED, LIFE_ACTIVE};
+    for (int k = 0; k < 3; k++)
+        for (int up = 0; up < 2; up++) {
+            struct fleet *f = open_memory();
+            for (int i = 1; i <= 3 * ROWS_OF_SLOT; i++) {
+                int n = up ? i : 3 * ROWS_OF_SLOT + 1 - i;
+                take(f, said(n, n, n, states[k], 2), &nothing);
+            }
+            for (int n = 1; n <= 3 * ROWS_OF_SLOT; n++)
+                assert_int_equal(of_key(f, n) != NULL, n > 2 * ROWS_OF_SLOT);
+            assert_int_equal(atomic_load(&f->dropped), 2 * ROWS_OF_SLOT);
+            close_memory(f);
+        }
+}
+
 /* What nobody listens to is forgotten before anything else. */
 static void words_of_a_distrusted_server_go_first(void **state)
 {
@@ -210,6 +229,8 @@ static void words_of_a_distrusted_server_go_first(void **state)
              &nothing);
     take(f, said(1000, 777, 5000, LIFE_PROPOSED, 0), &nothing);
     assert_non_null(of_key(f, 5000));
+    assert_null(of_key(f, 300));
+    take(f, said(1001, 300, 300, LIFE_ACTIVE, 9), &nothing);
     assert_null(of_key(f, 300));
     close_memory(f);
 }
@@ -328,6 +349,7 @@ int main(void)
         cmocka_unit_test(where_all_serve_the_slowest_goes_but_never_the_newest),
         cmocka_unit_test(of_many_words_about_one_kernel_one_goes_first),
         cmocka_unit_test(what_is_said_of_a_kernel_that_serves_here_stays),
+        cmocka_unit_test(the_newest_stay_in_whatever_order_they_come),
         cmocka_unit_test(words_of_a_distrusted_server_go_first),
         cmocka_unit_test(a_retraction_after_the_database_was_restored_is_news),
         cmocka_unit_test(made_up_retractions_do_not_silence_later_ones),
