@@ -409,10 +409,11 @@ void generation_too_large(struct generation *g, uint64_t max)
     if (max == (uint64_t)g->srv->config->server_max_answer)
         generation_above_limit(&e, max);
     else
-        api_error_set(&e, 503, NULL,
-                      "the answers that this server holds are larger than %llu bytes together "
-                      "(%d times server.max_answer): ask for a stream, or try again later",
-                      (unsigned long long)max, ANSWERS_IN_FLIGHT);
+        /* No 503: a balancer would have the same answer computed again elsewhere. */
+        api_error_code(&e, 429, "answers_full", NULL,
+                       "the answers that this server holds are larger than %llu bytes together "
+                       "(%d times server.max_answer): ask for a stream, or try again later",
+                       (unsigned long long)max, ANSWERS_IN_FLIGHT);
     generation_fail(g, &e);
 }
 
