@@ -10,13 +10,12 @@
  * is loaded by all (the functions of the backend are wrapped for that), and the engine thread
  * latches the table between two steps and sends what changed with the step.
  */
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "config/clock.h"
+#include "config/cores.h"
 #include "config/log.h"
 #include "engine/device_weights.h"
 #include "engine/engine_private.h"
@@ -37,12 +36,10 @@ struct ranks_options engine_ranks_options(const struct engine_options *o,
 /* Ranks of a machine share its cores, unless whoever started them has shared those out. */
 int32_t engine_ranks_threads(const struct ranks *r, int32_t asked)
 {
-    cpu_set_t set;
-    long all = sysconf(_SC_NPROCESSORS_ONLN);
     int32_t local = ranks_local(r);
-    if (asked > 0 || local < 2 || sched_getaffinity(0, sizeof set, &set) || CPU_COUNT(&set) < all)
+    if (asked > 0 || local < 2 || cores_allowed() < cores_online())
         return asked;
-    int32_t share = (int32_t)all / local;
+    int32_t share = cores_usable() / local;
     return share > 0 ? share : 1;
 }
 

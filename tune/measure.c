@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "config/cores.h"
 #include "specializer/admission/inputs.h"
 #include "specializer/candidate/hash.h"
 #include "specializer/pipeline/bench.h"
@@ -387,8 +388,8 @@ int measure_run(struct session *s, struct tables *t, double seconds, bool build_
 {
     struct work w = {.session = s, .tables = t, .path = path, .err = err};
     int64_t now = clock_ns(), all = (int64_t)(seconds * 1e9);
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    w.lanes = cores < LANES_LEAST ? LANES_LEAST : cores > LANES_MOST ? LANES_MOST : (int)cores;
+    int cores = cores_usable();
+    w.lanes = cores < LANES_LEAST ? LANES_LEAST : cores > LANES_MOST ? LANES_MOST : cores;
     w.until_ns = now + all;
     w.build_until_ns = build_only ? w.until_ns : now + (int64_t)((double)all * build_share);
     put_in_order(&w);
