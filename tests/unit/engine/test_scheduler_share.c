@@ -164,8 +164,9 @@ static void what_was_found_counts_once(void **state)
     (void)state;
     for (uint64_t seed = 1; seed <= 40; seed++) {
         uint64_t random = seed * 0x9e3779b97f4a7c15ull;
-        struct bench *b = bench_open(40 + random_number(&random, 80), 2 + random_number(&random, 10),
-                                     16 + random_number(&random, 100));
+        struct bench *b =
+            bench_open(40 + random_number(&random, 80), 2 + random_number(&random, 10),
+                       16 + random_number(&random, 100));
         b->limits.prefix_cache = PREFIX_SHARED;
         scheduler_close(b->s);
         b->s = scheduler_open(b->kv, &b->limits);
@@ -194,7 +195,8 @@ static void the_rest_of_what_is_read_again_is_no_decode(void **state)
         kvcache_drop(b->kv, again->page[i]);
         again->page[i] = kvcache_take(b->kv);
     }
-    again->page[again->pages++] = kvcache_take(b->kv); /* as whoever is admitted has for all of it */
+    again->page[again->pages++] =
+        kvcache_take(b->kv); /* as whoever is admitted has for all of it */
     again->flow->pages++;
     again->computed = again->sealed = 0;
     struct sequence *prompt = arrive(b, 50, 4, 9000);
