@@ -256,7 +256,7 @@ static int build_all(struct work *w)
     struct pipeline p = {
         .rules = &to_probe, .ctx = w, .env = session_env(w->session), .last = STAGE_PROBE};
     bool ok = true, busy = true;
-    while (ok && busy) {
+    while (ok && busy && !session_stopped(w->session)) {
         busy = false;
         for (int i = 0; i < w->lanes && !w->failed; i++) {
             struct lane *l = &lane[i];

@@ -4,7 +4,8 @@
  * The same sources are built for plain x86-64, x86-64-v3 (AVX2, FMA) and x86-64-v4 (AVX-512), or
  * once for 64-bit ARM, all of which has NEON. For narrow steps those with fused multiply-adds give
  * the same bits (a test holds them to it), so moving a server to another machine moves no text;
- * plain x86-64 has none, and rounds products and sums apart: emulated in doubles they take 14 times as long.
+ * plain x86-64 has none, and rounds products and sums apart: emulated in doubles they take 14 times
+ * as long.
  */
 #include <pthread.h>
 #include <stdbool.h>

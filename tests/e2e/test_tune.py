@@ -8,6 +8,7 @@ import re
 import signal
 import sqlite3
 import subprocess
+import time
 
 import pytest
 
@@ -73,6 +74,30 @@ def test_a_slot_on_eager_says_why(tmp_path):
     untouched = [line for line in table.values() if line.endswith("  eager; not searched yet")]
     assert len(table) == 3 and untouched, rest
     assert max(len(line) for line in table.values()) < 160
+
+
+def test_a_signal_does_not_wait_for_live_steps(tmp_path):
+    """A candidate for prompts of 64 tokens whose canary has begun is left undecided: no 32 steps are waited for."""
+    store = tmp_path / "store.db"
+    command = [BINARY, "tune", "--model", MODEL, "--store", str(store), "--slot", "mlp_in/m64",
+               "--seconds", "600", WHATEVER_SPEED]
+
+    def states():
+        with contextlib.closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True)) as db:
+            try:
+                return [row[0] for row in db.execute("SELECT state FROM candidate")]
+            except sqlite3.OperationalError:
+                return []  # no table yet
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        end = time.time() + PATIENCE
+        while not (store.exists() and "shadowed" in states()):
+            assert process.poll() is None and time.time() < end, states()
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        rest = process.stdout.read()
+        assert process.wait(PATIENCE) == 0, rest
+    assert "shadowed" in states() and "active" not in states(), (states(), rest)
 
 
 @pytest.mark.once  # a search under a sanitizer takes minutes

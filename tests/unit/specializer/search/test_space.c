@@ -253,8 +253,8 @@ static void portable_kernels_have_eagers_bits_where_eager_is_portable(void **unu
     static const struct {
         const char *id;
         enum region region;
-    } row[] = {{"attn_in", REGION_ATTN_IN}, {"attn", REGION_ATTN},   {"attn_out", REGION_ATTN_OUT},
-               {"mlp_in", REGION_MLP_IN},   {"mlp", REGION_MLP},     {"mlp_out", REGION_MLP_OUT},
+    } row[] = {{"attn_in", REGION_ATTN_IN}, {"attn", REGION_ATTN}, {"attn_out", REGION_ATTN_OUT},
+               {"mlp_in", REGION_MLP_IN},   {"mlp", REGION_MLP},   {"mlp_out", REGION_MLP_OUT},
                {"head", REGION_HEAD}};
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         const struct template *t = template_find(row[i].id);
