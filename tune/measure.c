@@ -109,10 +109,37 @@ static void put_in_order(struct work *w)
     free(id);
 }
 
+/* Whether an earlier run measured what this one would: rows of another model or machine would be
+ * told apart by nothing. */
+static int same_terms(struct session *s, const struct tables *t, struct err *err)
+{
+    const struct stage_env *env = session_env(s);
+    if (t->n > 0 && t->threads != session_threads(s))
+        return err_set(err, "the table was measured with %d threads, not %d (engine.threads)",
+                       t->threads, session_threads(s));
+    if (t->n > 0 && strcmp(t->machine.device, env->machine->device) != 0)
+        return err_set(err, "the table was measured on \"%s\", and this is \"%s\"",
+                       t->machine.device, env->machine->device);
+    for (int i = 0; i < t->n; i++) {
+        struct slot *slot = session_slot(s, t->table[i].slot);
+        struct facts facts;
+        if (!slot)
+            return err_set(err, "the table has the slot \"%s\", which this model lacks",
+                           t->table[i].slot);
+        facts_slot(&facts, env->model, slot, env->numerics);
+        facts_machine(&facts, env->machine);
+        if (table_measures(&t->table[i], &facts, env->numerics, err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
 int measure_prepare(struct session *s, struct tables *t, char **names, int n, int most,
                     struct err *err)
 {
     const struct stage_env *env = session_env(s);
+    if (same_terms(s, t, err) != 0)
+        return -1;
     free(t->cpu); /* of an earlier run that this one goes on with */
     t->cpu = NULL;
     t->machine = *env->machine;
@@ -137,6 +164,8 @@ int measure_prepare(struct session *s, struct tables *t, char **names, int n, in
             return err_set(err, "no template has a legal point for %s", names[i]);
         printf("%-16s %5d points of %d\n", new->slot, space_size(new->space), new->whole);
     }
+    if (t->n == 0)
+        return err_set(err, "nothing to measure: no --slot, and no table of an earlier run");
     return 0;
 }
 

@@ -180,6 +180,40 @@ def test_a_table_is_measured_and_goes_on_where_it_was(tmp_path):
         assert tune(mode, "--table", str(table)).returncode == 0
 
 
+def test_a_table_of_something_else_is_not_gone_on_with(tmp_path):
+    """Rows of another model, slot, machine or policy would be told apart by nothing."""
+    table = tmp_path / "table.json"
+
+    def measure(*options, model="random:tiny", slot=("--slot", "mlp_out/m1")):
+        return tune("--measure", "--build-only", "--table", str(table), "--model", model, *slot, "--points", "6",
+                    "--store", str(tmp_path / "store.db"), "--engine-backend", "cpu", "--engine-threads", "1",
+                    "--seconds", "0.1", *options)
+
+    done = measure(slot=())
+    assert done.returncode == 1 and "no --slot" in done.stderr and not table.exists(), done.stderr
+    done = measure()
+    assert done.returncode == 0, done.stderr
+    kept = table.read_text()
+    for change, options, why in (
+            (('"slot":"mlp_out/m1"', '"slot":"mlp_out/m1/q6_k"'), {}, '"mlp_out/m1/q6_k", which this model lacks'),
+            (None, {"model": "random:smollm2-135m:q8_0"}, "mlp_out/m1 was measured with HIDDEN = "),
+            (('"device":"', '"device":"Other '), {}, 'was measured on "Other '),
+            (('"numerics":', '"numerics":1, "was":'), {}, "under numerics ")):
+        said = kept.replace(*change, 1) if change else kept
+        assert change is None or said != kept
+        table.write_text(said)
+        done = measure(**options)
+        assert done.returncode == 1 and why in done.stderr, (why, done.returncode, done.stderr)
+        assert table.read_text() == said
+    done = measure("--engine-threads", "2")
+    assert done.returncode == 1 and "with 1 threads, not 2" in done.stderr, done.stderr
+    for mode in ("--ablate", "--report"):
+        for text in (kept, re.sub(r'"tables":\[.*\]', '"tables":[]', kept, flags=re.S)):
+            table.write_text(text)
+            done = tune(mode, "--table", str(table))
+            assert done.returncode == 1 and "no measured point" in done.stderr, (mode, done.stderr)
+
+
 @pytest.mark.once
 def test_an_ablation_needs_neither_model_nor_compiler(tmp_path):
     table, out = ROOT / "tests/golden/tune_table.json", tmp_path / "out.json"
