@@ -10,13 +10,12 @@
  * is loaded by all (the functions of the backend are wrapped for that), and the engine thread
  * latches the table between two steps and sends what changed with the step.
  */
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "config/clock.h"
+#include "config/cores.h"
 #include "config/log.h"
 #include "engine/device_weights.h"
 #include "engine/engine_private.h"
@@ -38,12 +37,9 @@ struct ranks_options engine_ranks_options(const struct engine_options *o,
  * does, has shared them out already. */
 int32_t engine_ranks_threads(const struct ranks *r, int32_t asked)
 {
-    cpu_set_t set;
-    int32_t same = ranks_same_cpus(r);
+    int32_t same = ranks_same_cpus(r), all = cores_usable();
     if (asked > 0 || same < 2)
         return asked;
-    bool known = sched_getaffinity(0, sizeof set, &set) == 0;
-    int32_t all = known ? CPU_COUNT(&set) : (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
     return all > same ? all / same : 1;
 }
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/cgroup.h"
 #include "config/clock.h"
 #include "config/log.h"
 #include "engine/device_weights.h"
@@ -80,7 +81,10 @@ static int64_t usual_mib(const struct engine *e, const struct backend_options *b
     *page += more;
     if (room > 0)
         return room / 1048576;
-    return memory_usual_mib(memory_available(), e->ranks ? ranks_local(e->ranks) : 1);
+    char why[CGROUP_FILE + 64];
+    int64_t left = memory_available_in("", why, sizeof why);
+    log_info("engine", "memory left: %lld MiB (%s)", (long long)(left / 1048576), why);
+    return memory_usual_mib(left, e->ranks ? ranks_local(e->ranks) : 1);
 }
 
 static int choose_pages(struct engine *e, struct backend_options *b, struct err *err)

@@ -11,8 +11,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "config/cores.h"
 #include "engine/quant.h"
 
 enum { BLOCK = DTYPE_BLOCK(DTYPE_Q8_0), STRETCH = 64, THREADS_MAX = 32 };
@@ -210,7 +210,7 @@ bool hf_unpack(const struct source *s, uint8_t *data)
 {
     struct work k = {.source = s, .data = data};
     pthread_t thread[THREADS_MAX];
-    long cores = sysconf(_SC_NPROCESSORS_ONLN), more = s->rows / STRETCH;
+    int64_t cores = cores_usable(), more = s->rows / STRETCH;
     int started = 0;
     more = (int64_t)s->rows * s->cols < ALONE ? 0 : more;
     while (started < cores - 1 && started < more && started < THREADS_MAX &&

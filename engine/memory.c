@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory.c - see memory.h. The estimate counts page cache that can be given up, which is why it is
- * read here and not taken from sysinfo(2).
+/* memory.c - see memory.h. The estimates count page cache that can be given up, which is why they
+ * are read from files and not taken from sysinfo(2).
  */
 #include "engine/memory.h"
 
@@ -9,19 +9,39 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "config/cgroup.h"
 #include "config/err.h"
 
-int64_t memory_available(void)
+static int64_t machine_available(const char *root)
 {
-    char line[128];
+    char line[1024];
     long long kib = 0;
-    FILE *f = fopen("/proc/meminfo", "r");
+    snprintf(line, sizeof line, "%s/proc/meminfo", root);
+    FILE *f = fopen(line, "re");
     while (f && fgets(line, sizeof line, f))
         if (sscanf(line, "MemAvailable: %lld", &kib) == 1)
             break;
     if (f)
         fclose(f);
     return kib * 1024;
+}
+
+int64_t memory_available_in(const char *root, char *why, size_t size)
+{
+    struct cgroup_limit group;
+    int64_t bytes = machine_available(root);
+    if (cgroup_memory(root, &group) && (bytes == 0 || group.room < bytes)) {
+        snprintf(why, size, "%s is %.0f MiB", group.file, (double)group.limit / 1048576);
+        return group.room > 0 ? group.room : 1; /* 0 would say that nothing is known */
+    }
+    snprintf(why, size, "%s", bytes > 0 ? "MemAvailable of the machine" : "nothing says");
+    return bytes;
+}
+
+int64_t memory_available(void)
+{
+    char why[CGROUP_FILE + 64];
+    return memory_available_in("", why, sizeof why);
 }
 
 int64_t memory_usual_mib(int64_t available, int32_t processes)

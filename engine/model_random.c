@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "config/cores.h"
 #include "engine/model_load.h"
 #include "engine/quant.h"
 
@@ -115,8 +116,8 @@ static void *draw_some(void *arg)
 static void draw_all(struct maker *k)
 {
     pthread_t thread[THREADS_MAX];
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    int n = cores > THREADS_MAX ? THREADS_MAX : (int)cores, started = 0;
+    int cores = cores_usable();
+    int n = cores > THREADS_MAX ? THREADS_MAX : cores, started = 0;
     while (started < n - 1 && pthread_create(&thread[started], NULL, draw_some, k) == 0)
         started++;
     draw_some(k);

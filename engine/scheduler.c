@@ -367,11 +367,11 @@ int32_t scheduler_admit(struct scheduler *s, struct sequence **admitted)
         } else if (!admit(s, seq)) {
             if (!make_pages(s, flow, seq))
                 break;
-        } else if (!seq->admitted) {
+        } else {
+            scheduler_count_cached(s, seq);
+            if (!seq->admitted)
+                admitted[fresh++] = seq;
             seq->admitted = true;
-            seq->cached_tokens = seq->computed;
-            s->cached += (uint64_t)seq->computed;
-            admitted[fresh++] = seq;
         }
     }
     return fresh;

@@ -66,7 +66,6 @@ static void add_item(struct scheduler *s, struct schedule *out, struct sequence 
     out->tokens += item.count;
     out->rows += item.scores + item.draw + item.guesses;
     out->guesses += item.guesses;
-    out->decodes += decodes(seq);
 }
 
 static struct sequence *first_suspect(const struct scheduler *s)
@@ -86,6 +85,7 @@ static void plan_decodes(struct scheduler *s, struct schedule *out)
     for (struct sequence *seq = s->running.oldest; seq; seq = seq->newer)
         if (decodes(seq))
             add_item(s, out, seq, 1);
+    out->decodes = out->items;
 }
 
 /* Smaller goes first: what is left of the prompt, less what the server has computed since. */
@@ -299,7 +299,9 @@ int32_t scheduler_plan(struct scheduler *s, struct schedule *out, struct sequenc
     while (s->suspects > 0 && (seq = first_suspect(s))) {
         if (!scheduler_grow(s, seq))
             continue; /* no longer running */
+        bool decode = decodes(seq);
         add_item(s, out, seq, s->limits.prefill_chunk);
+        out->decodes = decode ? out->items : 0;
         return 0;
     }
     int32_t fresh = scheduler_admit(s, admitted);

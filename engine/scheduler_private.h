@@ -43,6 +43,9 @@ uint64_t scheduler_owner(const struct scheduler *s, const struct sequence *seq);
 /* Gives a running sequence the pages that it is about to compute and that are in the prefix cache
  * by now. */
 void scheduler_catch_up(struct scheduler *s, struct sequence *seq);
+/* Counts what it has of its prompt and neither computed itself nor found before: a sequence that
+ * lost its pages finds the same again. */
+void scheduler_count_cached(struct scheduler *s, struct sequence *seq);
 /* Whether it should leave a step out, because another sequence computes enough of what it would. */
 bool scheduler_follows(const struct scheduler *s, const struct sequence *seq);
 /* Pages for all tokens of a running sequence, others' if need be; false if it had to give up its

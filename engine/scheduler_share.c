@@ -31,6 +31,16 @@ static bool may_share(const struct scheduler *s, const struct sequence *seq)
            seq->computed / KV_PAGE == seq->sealed && seq->sealed < whole_pages(seq);
 }
 
+void scheduler_count_cached(struct scheduler *s, struct sequence *seq)
+{
+    int32_t from = seq->charged > seq->counted ? seq->charged : seq->counted;
+    if (sequence_length(seq) != seq->prompt_n || seq->computed <= from)
+        return;
+    seq->cached_tokens += seq->computed - from;
+    s->cached += (uint64_t)(seq->computed - from);
+    seq->counted = seq->computed;
+}
+
 void scheduler_catch_up(struct scheduler *s, struct sequence *seq)
 {
     int32_t from = seq->sealed;
@@ -48,14 +58,10 @@ void scheduler_catch_up(struct scheduler *s, struct sequence *seq)
     }
     if (seq->sealed == from)
         return;
-    int32_t found = seq->sealed * KV_PAGE - seq->computed;
-    seq->computed += found;
+    seq->computed = seq->sealed * KV_PAGE;
     if (seq->drafted > from * KV_PAGE) /* what the draft model knew of the pages that went */
         seq->drafted = from * KV_PAGE;
-    if (sequence_length(seq) == seq->prompt_n) {
-        seq->cached_tokens += found;
-        s->cached += (uint64_t)found;
-    }
+    scheduler_count_cached(s, seq);
 }
 
 /* Tokens of `seq`, from where it is on, that `other` computes in steps under way or planned: whole

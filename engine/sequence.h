@@ -42,6 +42,7 @@ struct sequence {
     int32_t computed;      /* positions whose keys and values are in the pages */
     int32_t scored;        /* prompt positions already reported, with prompt_logprobs */
     int32_t cached_tokens; /* prompt tokens found in the cache before the first was drawn */
+    int32_t counted;       /* positions in front of which those are */
     int32_t planned;       /* within a plan: prompt tokens that the step computes */
     int32_t charged;       /* positions whose work was charged to the client */
     int32_t max_running;   /* of its client; 0: any number */

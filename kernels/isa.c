@@ -49,7 +49,8 @@ static bool f16c(void)
 
 static void detect(void)
 {
-    facts.HAS_AVX2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c();
+    facts.HAS_AVX2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c() &&
+                     __builtin_cpu_supports("bmi2"); /* of x86-64-v3, as eager kernels are built */
     facts.HAS_AVX512 = facts.HAS_AVX2 && __builtin_cpu_supports("avx512f") &&
                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                        __builtin_cpu_supports("avx512vl");

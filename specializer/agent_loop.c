@@ -17,6 +17,7 @@
 #include "specializer/agent/agent_span.h"
 #include "specializer/agent_loop.h"
 #include "specializer/agent_view.h"
+#include "specializer/setup.h"
 #include "specializer/specializer_private.h"
 #include "specializer/swap.h"
 
@@ -99,8 +100,7 @@ static void move_in(struct specializer *s, struct slot_search *p)
         .m_from = slot->m_index > 0 ? m_bucket[slot->m_index - 1] + 1 : 1,
         .context = slot->region == REGION_ATTN ? slot->context : 0,
         .isa = target_of(t->machine)->device_target ? 0 : point.value[0],
-        .threads = s->config->engine_threads > 0 ? (int32_t)s->config->engine_threads
-                                                 : (int32_t)sysconf(_SC_NPROCESSORS_ONLN),
+        .threads = machine_threads(s->config),
         .machine = s->env.machine,
         .incumbent = atomic_load(&p->slot->kernel)->name,
         .min_gain = s->config->specializer_min_gain,

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "config/cores.h"
 #include "config/log.h"
 #include "config/safe_path.h"
 #include "specializer/admission/inputs.h"
@@ -216,8 +217,8 @@ static void give_up(struct specializer *s, struct trial *t, bool fault)
 
 static int probes_at_once(void)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return cores < 2 ? 2 : cores > PROBES_MOST ? PROBES_MOST : (int)cores;
+    int cores = cores_usable();
+    return cores < 2 ? 2 : cores > PROBES_MOST ? PROBES_MOST : cores;
 }
 
 static bool room(const struct pipeline *p, enum stage stage)

@@ -21,15 +21,18 @@
 struct session {
     struct engine *engine;
     struct specializer *s;
+    int64_t until_ns; /* when stages that wait for live steps give up; 0: never */
 };
 
 /* ---- opening and closing ------------------------------------------------------------------- */
 
 static void tick(void *ctx)
 {
-    struct specializer *s = ctx;
-    specializer_observe(s);
-    search_batch_children(s);
+    struct session *session = ctx;
+    specializer_observe(session->s);
+    search_batch_children(session->s);
+    if (session->until_ns > 0 && clock_ns() >= session->until_ns)
+        atomic_store(&session->s->interrupt, true);
 }
 
 static int wait_ready(struct engine *e, struct err *err)
@@ -51,7 +54,7 @@ struct session *session_open(const struct config *c, struct err *err)
     if (!s)
         goto fail;
     s->env.tick = tick;
-    s->env.tick_ctx = s;
+    s->env.tick_ctx = session;
     s->env.alone = true;
     specializer_setup(s);
     if (!s->has_compiler) {
@@ -78,7 +81,8 @@ void session_close(struct session *session)
 
 void session_stop(struct session *session)
 {
-    atomic_store(&session->s->stop, true);
+    atomic_store(&session->s->stop, true); /* in this order: specializer_go_on() */
+    atomic_store(&session->s->interrupt, true);
 }
 
 bool session_stopped(const struct session *session)
@@ -242,6 +246,12 @@ void session_settle(struct session *session, const struct slot *slot)
     /* The disk is full, or the builds of the hour are used up. */
     if (clock_ns() < slot_search_of(session, slot)->not_before_ns)
         specializer_wait(s, 0.5);
+}
+
+void session_until(struct session *session, double seconds)
+{
+    session->until_ns = seconds > 0 ? clock_ns() + (int64_t)(seconds * 1e9) : 0;
+    specializer_go_on(session->s);
 }
 
 bool session_promote(struct session *session, const struct slot *slot)

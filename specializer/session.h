@@ -18,7 +18,8 @@ struct session;
 struct session *session_open(const struct config *c, struct err *err);
 void session_close(struct session *session); /* NULL is fine */
 
-/* What is under way is to be finished and nothing new begun. Any thread, and a signal's handler. */
+/* Nothing new is to be begun, and what waits for live steps or benches is given up. Any thread, and
+ * a signal's handler. */
 void session_stop(struct session *session);
 bool session_stopped(const struct session *session);
 
@@ -88,6 +89,9 @@ void session_ask_ahead(struct session *session, const struct slot *slot);
 bool session_work(struct session *session);
 /* The best of what passed is promoted; what is still under way is abandoned. */
 void session_settle(struct session *session, const struct slot *slot);
+/* What waits for live steps gives up after so many seconds from now, undecided; 0: no sooner than
+ * for its own reasons. */
+void session_until(struct session *session, double seconds);
 /* The promoted candidate through shadow and canary on live steps, and into the slot. True: nothing
  * was decided, and it waits for more of them. */
 bool session_promote(struct session *session, const struct slot *slot);

@@ -4,10 +4,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "config/cgroup.h"
 #include "config/clock.h"
+#include "config/cores.h"
 #include "config/log.h"
 #include "config/safe_path.h"
-#include "engine/cpu/pool.h"
 #include "engine/sandbox.h"
 #include "specializer/admission/prober.h"
 #include "specializer/admission/reference_cache.h"
@@ -196,8 +197,7 @@ static void blame_deaths(struct specializer *s)
 
 int32_t machine_threads(const struct config *c)
 {
-    return c->engine_threads > 0 ? (int32_t)c->engine_threads
-                                 : (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    return cores_or(c->engine_threads);
 }
 
 static void fill_env(struct specializer *s)
@@ -213,7 +213,7 @@ static void fill_env(struct specializer *s)
     s->machine = *env->ops->machine(env->backend);
     env->machine = &s->machine;
     s->build_jobs = target_compilers(target_of(env->machine->kind),
-                                     (int32_t)s->config->specializer_build_jobs, pool_cores());
+                                     (int32_t)s->config->specializer_build_jobs, cores_usable());
     if (target_of(env->machine->kind)->shares_cores && adviser_is_remote(s->adviser)) {
         cpu_facts_measure(&s->cpu_facts, env->model);
         s->machine.cpu = &s->cpu_facts;
@@ -272,6 +272,18 @@ static void keep_references(struct specializer *s)
         log_warn("specializer", "%s: probes take longer", err.msg);
 }
 
+/* A compiler is up to four processes, a probe a team of threads and two more. */
+static void warn_of_few_tasks(const struct specializer *s)
+{
+    struct cgroup_limit tasks;
+    int64_t wanted = 4 * s->build_jobs + 2 * (machine_threads(s->config) + 2);
+    if (s->enabled && s->has_compiler && cgroup_tasks("", &tasks) && tasks.room < wanted)
+        log_warn("specializer",
+                 "%s is %lld and leaves %lld processes and threads: compilers and probes may want "
+                 "%lld, and fail without",
+                 tasks.file, (long long)tasks.limit, (long long)tasks.room, (long long)wanted);
+}
+
 /* Where they can be sealed in, they run so or not at all. */
 static bool texts_can_run(const struct specializer *s)
 {
@@ -306,6 +318,7 @@ void specializer_setup(struct specializer *s)
                  err.msg);
     keys_open(&s->keys, s->store, machine, &s->compiler, engine_model(s->engine), s->numerics);
     fill_env(s);
+    warn_of_few_tasks(s);
     cost_open(&s->cost, s->env.machine, machine_threads(s->config));
     s->known = known_open();
     note_environment(s);

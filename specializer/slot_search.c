@@ -312,9 +312,8 @@ static struct capture *capture_one(struct specializer *s, struct slot_search *p)
     const uint64_t before = atomic_load(&p->slot->counters.steps);
     bool taken = s->env.ops->hook(s->env.backend, &hook) == 0;
     while (taken && atomic_load(&hook.left) > 0 && !patience_over(&patience) &&
-           atomic_load(&p->slot->counters.steps) - before < CAPTURE_STEPS &&
-           !atomic_load(&s->interrupt))
-        specializer_wait(s, 0.005);
+           atomic_load(&p->slot->counters.steps) - before < CAPTURE_STEPS && live_pause(&s->env))
+        ;
     s->env.ops->hook(s->env.backend, NULL);
     if (taken && atomic_load(&hook.left) == 0)
         return c;

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "config/cores.h"
 #include "config/log.h"
 #include "config/safe_path.h"
 #include "specializer/build/build.h"
@@ -188,7 +189,7 @@ void starts_named(const struct starts *s, const char *text, struct named_kernel 
 /* Each has a pipeline of its own: what it says of a failure goes to the kernel that failed. */
 void starts_build(const struct starts *s, struct named_kernel *const *k, int n)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int cores = cores_usable();
     struct pipeline *p = xcalloc((size_t)n + 1, sizeof *p);
     struct trial *t = xcalloc((size_t)n + 1, sizeof *t);
     for (int i = 0; i < n; i++) {

@@ -181,7 +181,7 @@ int trial_run(const struct trial_terms *terms, struct trial_run *out, struct err
     s.adviser = sim_adviser_open(terms->adviser, t, terms->seed, &terms->llm, err);
     if (!s.adviser)
         return -1;
-    *out = (struct trial_run){.to_95_s = HUGE_VAL};
+    *out = (struct trial_run){.points = space_size(t->space), .to_95_s = HUGE_VAL};
     out->seconds = xcalloc(most, sizeof *out->seconds);
     out->regret = xcalloc(most, sizeof *out->regret);
     s.optimum = fmax(1, table_best(t, NULL));
@@ -196,8 +196,6 @@ int trial_run(const struct trial_terms *terms, struct trial_run *out, struct err
     void *state = terms->strategy->open(&s.search, terms->seed);
     while (batch(&s, state))
         ;
-    if (!isfinite(out->to_95_s))
-        out->to_95 = out->samples + 1;
     out->use = *sim_adviser_use(s.adviser);
     terms->strategy->close(state);
     search_close(&s.search);
@@ -361,11 +359,29 @@ struct band variant_to_95(const struct ablation *a, const struct variant *v, boo
 {
     double *x = xcalloc((size_t)a->seeds, sizeof *x);
     for (int i = 0; i < a->seeds; i++)
-        x[i] = in_seconds ? v->run[i].to_95_s : v->run[i].to_95;
+        x[i] = in_seconds || v->run[i].to_95 == 0 ? v->run[i].to_95_s : v->run[i].to_95;
     struct band b = {quantile(x, a->seeds, 0.5), quantile(x, a->seeds, 0.1),
                      quantile(x, a->seeds, 0.9)};
     free(x);
     return b;
+}
+
+int variant_never(const struct ablation *a, const struct variant *v)
+{
+    int n = 0;
+    for (int i = 0; i < a->seeds; i++)
+        n += v->run[i].to_95 == 0;
+    return n;
+}
+
+double variant_to_95_least(const struct ablation *a, const struct variant *v)
+{
+    double *x = xcalloc((size_t)a->seeds, sizeof *x);
+    for (int i = 0; i < a->seeds; i++)
+        x[i] = v->run[i].to_95 > 0 ? v->run[i].to_95 : v->run[i].samples + 1;
+    double least = quantile(x, a->seeds, 0.5);
+    free(x);
+    return least;
 }
 
 /* ---- what advice costs --------------------------------------------------------------------- */
@@ -381,25 +397,41 @@ static const struct variant *variant_of(const struct ablation *a, const struct t
 }
 
 /* The mean over slots of mean samples with the adviser over mean samples without, for the seeds
- * pick[0..seeds). */
+ * pick[0..seeds); NAN if no search got there. */
 static double cost_of(const struct ablation *a, const char *strategy, enum sim_adviser_kind k,
                       const int *pick)
 {
     double sum = 0;
+    int slots = 0;
     for (int t = 0; t < a->tables->n; t++) {
         const struct variant *with = variant_of(a, &a->tables->table[t], strategy, k);
         const struct variant *alone = variant_of(a, &a->tables->table[t], strategy, SIM_HEURISTIC);
         double n = 0, m = 0;
         for (int i = 0; i < a->seeds; i++) {
-            n += with->run[pick[i]].to_95;
-            m += alone->run[pick[i]].to_95;
+            const struct trial_run *x = &with->run[pick[i]], *y = &alone->run[pick[i]];
+            if (x->to_95 == 0 && y->to_95 == 0)
+                continue;
+            n += x->to_95 > 0 ? x->to_95 : x->points + 1;
+            m += y->to_95 > 0 ? y->to_95 : y->samples + 1;
         }
-        sum += n / m;
+        sum += m > 0 ? n / m : 0;
+        slots += m > 0;
     }
-    return sum / a->tables->n;
+    return slots > 0 ? sum / slots : NAN;
 }
 
-struct band variant_cost(const struct ablation *a, const char *strategy, enum sim_adviser_kind k)
+/* How many searches never got there, with the adviser and without. */
+static int never_of(const struct ablation *a, const char *strategy, enum sim_adviser_kind k)
+{
+    int n = 0;
+    for (int t = 0; t < a->tables->n; t++)
+        n += variant_never(a, variant_of(a, &a->tables->table[t], strategy, k)) +
+             variant_never(a, variant_of(a, &a->tables->table[t], strategy, SIM_HEURISTIC));
+    return n;
+}
+
+struct band variant_cost(const struct ablation *a, const char *strategy, enum sim_adviser_kind k,
+                         int *never)
 {
     enum { DRAWS = 1000 };
     int *pick = xcalloc((size_t)a->seeds, sizeof *pick);
@@ -408,13 +440,17 @@ struct band variant_cost(const struct ablation *a, const char *strategy, enum si
     for (int i = 0; i < a->seeds; i++)
         pick[i] = i;
     struct band b = {.mean = cost_of(a, strategy, k, pick)};
+    int draws = 0; /* of those in which some search got there */
     for (int d = 0; d < DRAWS; d++) {
         for (int i = 0; i < a->seeds; i++)
             pick[i] = random_below(&random, a->seeds);
-        draw[d] = cost_of(a, strategy, k, pick);
+        draw[draws] = cost_of(a, strategy, k, pick);
+        draws += !isnan(draw[draws]);
     }
-    b.low = quantile(draw, DRAWS, 0.025);
-    b.high = quantile(draw, DRAWS, 0.975);
+    b.low = draws > 0 ? quantile(draw, draws, 0.025) : NAN;
+    b.high = draws > 0 ? quantile(draw, draws, 0.975) : NAN;
+    if (never)
+        *never = never_of(a, strategy, k);
     free(pick);
     return b;
 }

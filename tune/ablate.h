@@ -15,7 +15,8 @@ struct trial_run {
     int samples;    /* candidates tried, refused ones included */
     float *seconds; /* [samples] on the search's clock once this one was decided */
     float *regret;  /* [samples] then */
-    int to_95;      /* samples until a point of 95 % of the best speed was; samples + 1: never */
+    int points;     /* of the space */
+    int to_95;      /* samples until a point of 95 % of the best speed was among them; 0: never */
     double to_95_s; /* and seconds; HUGE_VAL: never */
     double eager;   /* regret before the first */
     struct sim_adviser_use use;
@@ -67,13 +68,23 @@ struct band {
 };
 struct band variant_regret(const struct ablation *a, const struct variant *v, int samples,
                            double seconds);
-/* Samples (or seconds) to 95 %: median, 10th, 90th percentile. Never counts as all samples + 1. */
+/* Samples (or seconds) to 95 %: median, 10th, 90th percentile; HUGE_VAL where that is a search that
+ * never got there. */
 struct band variant_to_95(const struct ablation *a, const struct variant *v, bool in_seconds);
+/* Searches that never got there. */
+int variant_never(const struct ablation *a, const struct variant *v);
+/* The median of samples is at least this: a search that never got there needs one more than it
+ * tried, or more. */
+double variant_to_95_least(const struct ablation *a, const struct variant *v);
 
 /* What an adviser costs or saves a strategy: samples to 95 % over those that it needs with the
  * heuristic alone on the same seeds, the mean over slots of ratios of means. Interval: 95 %, by
- * bootstrap over seeds. */
-struct band variant_cost(const struct ablation *a, const char *strategy, enum sim_adviser_kind k);
+ * bootstrap over seeds. A search that never got there counts against the adviser: as all points and
+ * one more with it, as one more than were tried without; a seed on which neither got there is left
+ * out. *never: how many searches that were, with it and without; may be NULL. NAN if none is left.
+ */
+struct band variant_cost(const struct ablation *a, const char *strategy, enum sim_adviser_kind k,
+                         int *never);
 
 void ablation_print(const struct ablation *a);
 int ablation_write_json(const struct ablation *a, const char *path, struct err *err);

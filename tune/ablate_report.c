@@ -16,12 +16,12 @@ static const double seconds_grid[SECONDS_GRID] = {2, 5, 10, 20, 40, 80, 160, 320
 
 /* ---- text ---------------------------------------------------------------------------------- */
 
-static void print_to_95(struct band b, double never)
+static void print_to_95(struct band b)
 {
     char mid[16], low[16], high[16], *text[] = {mid, low, high};
     const double value[] = {b.mean, b.low, b.high};
     for (int i = 0; i < 3; i++)
-        snprintf(text[i], 16, value[i] >= never ? "-" : "%.0f", value[i]);
+        snprintf(text[i], 16, !isfinite(value[i]) ? "-" : "%.0f", value[i]);
     char range[40];
     snprintf(range, sizeof range, "[%s, %s]", low, high);
     printf(" %6s %-12s", mid, range);
@@ -53,8 +53,8 @@ static void print_table(const struct ablation *a, const struct table *t)
         if (v->table != t)
             continue;
         printf("  %-11s %-10s", v->strategy, sim_adviser_name(v->adviser));
-        print_to_95(variant_to_95(a, v, false), space_size(t->space) + 1);
-        print_to_95(variant_to_95(a, v, true), HUGE_VAL);
+        print_to_95(variant_to_95(a, v, false));
+        print_to_95(variant_to_95(a, v, true));
         printf("  ");
         for (int s = 6; s <= 48; s *= 2)
             printf(" %5.1f %%", 100 * variant_regret(a, v, s, -1).mean);
@@ -62,18 +62,32 @@ static void print_table(const struct ablation *a, const struct table *t)
     }
 }
 
-/* The geometric mean over slots of the median samples to 95 %: one number a variant. */
-static double over_slots(const struct ablation *a, const struct variant *like)
+/* The geometric mean over slots of the median samples to 95 %: one number a variant, and how many
+ * medians are searches that never got there; with some the mean is a least. */
+static double over_slots(const struct ablation *a, const struct variant *like, int *never)
 {
     double sum = 0;
     int n = 0;
+    *never = 0;
     for (int i = 0; i < a->variants; i++)
         if (strcmp(a->variant[i].strategy, like->strategy) == 0 &&
             a->variant[i].adviser == like->adviser) {
-            sum += log(variant_to_95(a, &a->variant[i], false).mean);
+            sum += log(variant_to_95_least(a, &a->variant[i]));
+            *never += !isfinite(variant_to_95(a, &a->variant[i], false).mean);
             n++;
         }
     return exp(sum / n);
+}
+
+static void print_over_slots(const struct ablation *a, const struct variant *v)
+{
+    int never;
+    double mean = over_slots(a, v, &never);
+    printf("  %-11s %-10s %s%6.1f", v->strategy, sim_adviser_name(v->adviser), never ? ">" : " ",
+           mean);
+    if (never > 0)
+        printf("; the median of %d slot%s never got there", never, never == 1 ? "" : "s");
+    printf("\n");
 }
 
 /* What advisers cost or save; the first table's variants name them. */
@@ -85,9 +99,16 @@ static void print_costs(const struct ablation *a)
         const struct variant *v = &a->variant[i];
         if (v->adviser == SIM_HEURISTIC)
             continue;
-        struct band b = variant_cost(a, v->strategy, v->adviser);
-        printf("  %-11s %-10s %6.3f [%.3f, %.3f]\n", v->strategy, sim_adviser_name(v->adviser),
-               b.mean, b.low, b.high);
+        int never;
+        struct band b = variant_cost(a, v->strategy, v->adviser, &never);
+        printf("  %-11s %-10s ", v->strategy, sim_adviser_name(v->adviser));
+        if (isnan(b.mean))
+            printf("%6s", "-");
+        else
+            printf("%6.3f [%.3f, %.3f]", b.mean, b.low, b.high);
+        if (never > 0)
+            printf("; %d searches never got there, which counts against it", never);
+        printf("\n");
     }
 }
 
@@ -141,8 +162,7 @@ void ablation_print(const struct ablation *a)
         print_table(a, &a->tables->table[i]);
     printf("\nall slots: geometric mean of the median samples to 95 %%\n");
     for (int i = 0; i < a->variants && a->variant[i].table == a->variant[0].table; i++)
-        printf("  %-11s %-10s %6.1f\n", a->variant[i].strategy,
-               sim_adviser_name(a->variant[i].adviser), over_slots(a, &a->variant[i]));
+        print_over_slots(a, &a->variant[i]);
     print_costs(a);
     if (!a->llm.recording && !a->llm.live)
         printf("adviser llm: open, no endpoint or recorded exchanges given (--adviser-url URL)\n");
@@ -179,13 +199,15 @@ static cJSON *costs_json(const struct ablation *a)
         const struct variant *v = &a->variant[i];
         if (v->adviser == SIM_HEURISTIC)
             continue;
-        struct band b = variant_cost(a, v->strategy, v->adviser);
+        int never;
+        struct band b = variant_cost(a, v->strategy, v->adviser, &never);
         cJSON *o = cJSON_CreateObject();
         cJSON_AddStringToObject(o, "strategy", v->strategy);
         cJSON_AddStringToObject(o, "adviser", sim_adviser_name(v->adviser));
         add_number(o, "ratio", b.mean);
         add_number(o, "low", b.low);
         add_number(o, "high", b.high);
+        cJSON_AddNumberToObject(o, "never", never);
         cJSON_AddItemToArray(list, o);
     }
     return list;
@@ -212,13 +234,22 @@ static cJSON *variant_json(const struct ablation *a, const struct variant *v)
     cJSON_AddStringToObject(o, "slot", v->table->slot);
     cJSON_AddStringToObject(o, "strategy", v->strategy);
     cJSON_AddStringToObject(o, "adviser", sim_adviser_name(v->adviser));
-    cJSON_AddItemToObject(o, "samples_to_95", band_json(variant_to_95(a, v, false), "median"));
+    cJSON *samples_to_95 = band_json(variant_to_95(a, v, false), "median");
+    add_number(samples_to_95, "median_at_least", variant_to_95_least(a, v));
+    cJSON_AddNumberToObject(samples_to_95, "never", variant_never(a, v));
+    cJSON_AddItemToObject(o, "samples_to_95", samples_to_95);
     cJSON_AddItemToObject(o, "seconds_to_95", band_json(variant_to_95(a, v, true), "median"));
     if (v->adviser == SIM_REPLAY)
         cJSON_AddItemToObject(o, "llm", use_json(a, v));
-    cJSON *all = cJSON_AddArrayToObject(o, "samples_by_seed");
-    for (int i = 0; i < a->seeds; i++)
-        cJSON_AddItemToArray(all, cJSON_CreateNumber(v->run[i].to_95));
+    cJSON *all = cJSON_AddArrayToObject(o, "samples_by_seed");   /* null: never got there, ... */
+    cJSON *tried = cJSON_AddArrayToObject(o, "tried_by_seed");   /* ... with so many, ... */
+    cJSON *points = cJSON_AddArrayToObject(o, "points_by_seed"); /* ... of these */
+    for (int i = 0; i < a->seeds; i++) {
+        const struct trial_run *r = &v->run[i];
+        cJSON_AddItemToArray(all, r->to_95 > 0 ? cJSON_CreateNumber(r->to_95) : cJSON_CreateNull());
+        cJSON_AddItemToArray(tried, cJSON_CreateNumber(r->samples));
+        cJSON_AddItemToArray(points, cJSON_CreateNumber(r->points));
+    }
     cJSON *samples = cJSON_AddArrayToObject(o, "regret_by_samples");
     for (int i = 0; i < GRID && grid[i] <= space_size(v->table->space); i++) {
         cJSON *at = band_json(variant_regret(a, v, grid[i], -1), "mean");

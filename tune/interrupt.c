@@ -7,11 +7,10 @@
 
 static _Atomic(struct session *) running;
 
-/* A kernel in its live steps may need most of a minute. */
 static void on_signal(int unused)
 {
     static const char said[] =
-        "whet tune: what is under way is finished first; the same again ends it at once\n";
+        "whet tune: ends with what has been decided; the same again ends it at once\n";
     (void)unused;
     ssize_t told = write(STDERR_FILENO, said, sizeof said - 1);
     (void)told;

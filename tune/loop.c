@@ -21,6 +21,8 @@
 
 /* A slot is left alone after this many candidates without a gain. */
 enum { DRY_MOST = 30, TRIES_MOST = 3, CPU_DECODES = 16 };
+/* Live steps that a candidate gets which won its batch when the time was nearly over. */
+#define LIVE_LEAST_S 10.0
 #define SECONDS_MOST 600.0
 
 struct tuner {
@@ -171,9 +173,11 @@ static bool take_inputs(struct tuner *t, const struct slot *slot)
 {
     struct err err;
     struct replay *r = replay_of(t, slot, hash_text(HASH_START, slot->name), &err);
+    session_until(t->session, fmax(left_s(t), 1));
     if (r && replay_run(r, &err) == 0)
         session_capture(t->session, slot);
     replay_stop(r);
+    session_until(t->session, 0);
     return session_inputs(t->session, slot, true);
 }
 
@@ -198,12 +202,14 @@ static void try_promoted(struct tuner *t, const struct slot *slot)
     }
     bool waits = true;
     double left = left_s(t), share = left / t->slots;
+    session_until(t->session, fmax(left, LIVE_LEAST_S));
     for (int i = 0; i < TRIES_MOST && waits; i++) {
         if (i > 0 && (over(t) || left - left_s(t) >= share))
             break;
         waits = session_promote(t->session, slot); /* once, however short the time */
     }
     replay_stop(t->replay);
+    session_until(t->session, 0);
     t->replay = NULL;
 }
 
@@ -228,7 +234,7 @@ static void hold_batch(struct tuner *t, const struct slot *slot, int candidates,
         ;
     session_settle(t->session, slot);
     session_look(t->session, slot, &now);
-    if (now.promoted)
+    if (now.promoted && !session_stopped(t->session))
         try_promoted(t, slot);
     session_upkeep(t->session);
     say_batch(t, slot, t->seconds - left_s(t), candidates, source);

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "config/cores.h"
 #include "specializer/admission/inputs.h"
 #include "specializer/candidate/hash.h"
 #include "specializer/pipeline/bench.h"
@@ -108,10 +109,37 @@ static void put_in_order(struct work *w)
     free(id);
 }
 
+/* Whether an earlier run measured what this one would: rows of another model or machine would be
+ * told apart by nothing. */
+static int same_terms(struct session *s, const struct tables *t, struct err *err)
+{
+    const struct stage_env *env = session_env(s);
+    if (t->n > 0 && t->threads != session_threads(s))
+        return err_set(err, "the table was measured with %d threads, not %d (engine.threads)",
+                       t->threads, session_threads(s));
+    if (t->n > 0 && strcmp(t->machine.device, env->machine->device) != 0)
+        return err_set(err, "the table was measured on \"%s\", and this is \"%s\"",
+                       t->machine.device, env->machine->device);
+    for (int i = 0; i < t->n; i++) {
+        struct slot *slot = session_slot(s, t->table[i].slot);
+        struct facts facts;
+        if (!slot)
+            return err_set(err, "the table has the slot \"%s\", which this model lacks",
+                           t->table[i].slot);
+        facts_slot(&facts, env->model, slot, env->numerics);
+        facts_machine(&facts, env->machine);
+        if (table_measures(&t->table[i], &facts, env->numerics, err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
 int measure_prepare(struct session *s, struct tables *t, char **names, int n, int most,
                     struct err *err)
 {
     const struct stage_env *env = session_env(s);
+    if (same_terms(s, t, err) != 0)
+        return -1;
     free(t->cpu); /* of an earlier run that this one goes on with */
     t->cpu = NULL;
     t->machine = *env->machine;
@@ -136,6 +164,8 @@ int measure_prepare(struct session *s, struct tables *t, char **names, int n, in
             return err_set(err, "no template has a legal point for %s", names[i]);
         printf("%-16s %5d points of %d\n", new->slot, space_size(new->space), new->whole);
     }
+    if (t->n == 0)
+        return err_set(err, "nothing to measure: no --slot, and no table of an earlier run");
     return 0;
 }
 
@@ -255,7 +285,7 @@ static int build_all(struct work *w)
     struct pipeline p = {
         .rules = &to_probe, .ctx = w, .env = session_env(w->session), .last = STAGE_PROBE};
     bool ok = true, busy = true;
-    while (ok && busy) {
+    while (ok && busy && !session_stopped(w->session)) {
         busy = false;
         for (int i = 0; i < w->lanes && !w->failed; i++) {
             struct lane *l = &lane[i];
@@ -387,8 +417,8 @@ int measure_run(struct session *s, struct tables *t, double seconds, bool build_
 {
     struct work w = {.session = s, .tables = t, .path = path, .err = err};
     int64_t now = clock_ns(), all = (int64_t)(seconds * 1e9);
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    w.lanes = cores < LANES_LEAST ? LANES_LEAST : cores > LANES_MOST ? LANES_MOST : (int)cores;
+    int cores = cores_usable();
+    w.lanes = cores < LANES_LEAST ? LANES_LEAST : cores > LANES_MOST ? LANES_MOST : cores;
     w.until_ns = now + all;
     w.build_until_ns = build_only ? w.until_ns : now + (int64_t)((double)all * build_share);
     put_in_order(&w);

@@ -260,3 +260,27 @@ int tables_drop_undecided(struct tables *t)
         n += drop_undecided(&t->table[i]);
     return n;
 }
+
+int table_measures(const struct table *t, const struct facts *now, enum numerics numerics,
+                   struct err *err)
+{
+    const struct {
+        const char *name;
+        int32_t then, now;
+    } fact[] = {
+#define FACT(name, help) {#name, t->facts.name, now->name},
+#define SHAPE(name, value, help) {#name, t->facts.name, now->name},
+#include "kernels/templates.def"
+        {"SMS", t->facts.SMS, now->SMS},
+#define FACT(name, help) {#name, t->facts.name, now->name},
+#include "kernels/templates_cuda.def"
+    };
+    if (t->numerics != numerics)
+        return err_set(err, "%s was measured under numerics %s, not %s", t->slot,
+                       numerics_name(t->numerics), numerics_name(numerics));
+    for (size_t i = 0; i < sizeof fact / sizeof *fact; i++)
+        if (fact[i].then != fact[i].now)
+            return err_set(err, "%s was measured with %s = %d, which is %d now", t->slot,
+                           fact[i].name, fact[i].then, fact[i].now);
+    return 0;
+}

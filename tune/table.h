@@ -46,6 +46,11 @@ struct tables {
     int n;
 };
 
+/* 0 if the table's points are those of a slot with these facts under these numerics; else an error
+ * that names what it was measured with. */
+int table_measures(const struct table *t, const struct facts *now, enum numerics numerics,
+                   struct err *err);
+
 /* Adds a slot: its whole space, or a lattice of at most `most` points (0: whole): values of knobs
  * are left out, drawn by t->seed, never of ISA and PACK nor one that a START row names, until it is
  * small enough. What is left keeps its neighbours, which strategies that step from point to point

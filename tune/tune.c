@@ -156,11 +156,24 @@ static int measure(struct tune_options *o, struct err *err)
 
 /* ---- judging ------------------------------------------------------------------------------- */
 
+static int read_measured(struct tables *t, const char *path, struct err *err)
+{
+    int measured = 0;
+    if (tables_read(t, path, err) != 0)
+        return -1;
+    for (int i = 0; i < t->n; i++)
+        measured += table_count(&t->table[i], POINT_MEASURED);
+    if (measured > 0)
+        return 0;
+    tables_free(t);
+    return err_set(err, "%s has no measured point", path);
+}
+
 static int ablation(struct tune_options *o, struct err *err)
 {
     struct tables t;
     const char *url = o->config.adviser_url;
-    if (tables_read(&t, o->table, err) != 0)
+    if (read_measured(&t, o->table, err) != 0)
         return -1;
     int dropped = tables_drop_undecided(&t);
     if (dropped > 0)
@@ -193,7 +206,7 @@ static int report(struct tune_options *o, struct err *err)
     struct tables t;
     if (!o->table)
         return report_store(&o->config, o->json, err);
-    if (tables_read(&t, o->table, err) != 0)
+    if (read_measured(&t, o->table, err) != 0)
         return -1;
     int r = report_tables(&t, o->json, err);
     tables_free(&t);

@@ -9,6 +9,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "config/cgroup.h"
+#include "config/cores.h"
 #include "config/err.h"
 #include "config/log.h"
 #include "engine/cpu/backend_private.h"
@@ -164,6 +166,14 @@ static void say_products(const struct machine *m)
         log_warn("cpu", "%s", warning);
 }
 
+static void say_threads(const struct backend *b)
+{
+    struct cgroup_limit quota;
+    if (b->options.threads <= 0 && cores_usable() < cores_allowed() && cgroup_cpu("", &quota))
+        log_info("cpu", "threads: %d, for %.2f CPUs of %s", pool_size(b->pool),
+                 (double)quota.limit * 1e-3, quota.file);
+}
+
 static struct backend *cpu_open(const struct model *m, const struct backend_options *o,
                                 struct err *e)
 {
@@ -177,12 +187,12 @@ static struct backend *cpu_open(const struct model *m, const struct backend_opti
     b->options = *o;
     b->kv.fd = b->bench.fd = -1;
     b->plan = alone(b) ? plan_build(&m->shape) : plan_build_ranks(&m->shape, o->collective->world);
-    b->pool =
-        o->beside ? o->beside->pool : pool_open(o->threads > 0 ? o->threads : pool_cores(), 0);
+    b->pool = o->beside ? o->beside->pool : pool_open(cores_or(o->threads), 0);
     if (open_kv(b, e)) {
         cpu_close(b);
         return NULL;
     }
+    say_threads(b);
     open_buffers(b);
     open_ranks(b);
     settle_weights(m, o);
@@ -204,7 +214,7 @@ static struct backend *cpu_open(const struct model *m, const struct backend_opti
 static void cpu_settle(struct backend *b)
 {
     b->machine.pinned =
-        b->options.pin_threads && pool_size(b->pool) > 1 && pool_size(b->pool) == pool_cores();
+        b->options.pin_threads && pool_size(b->pool) > 1 && pool_size(b->pool) == cores_allowed();
     if (b->machine.pinned)
         pool_pin(b->pool);
 }

@@ -22,10 +22,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "config/cores.h"
 #include "config/process.h"
 #include "config/watchdog.h"
 #include "engine/cpu/executor_private.h"
-#include "engine/cpu/pool.h"
 #include "engine/plan.h"
 #include "engine/sandbox.h"
 
@@ -240,7 +240,7 @@ static struct executor *open_once(const struct executor_options *o, bool *killed
     x->region = o->region;
     x->team = o->team;
     memcpy(x->pages, o->pages, sizeof x->pages);
-    x->cores = pool_cores();
+    x->cores = cores_allowed() < cores_usable() ? cores_allowed() : cores_usable();
     x->wait =
         (struct gate_wait){.spin_ns = x->cores > o->team ? GATE_SPIN_MAX_NS : 0, .shared = true};
     x->area = area_of(&x->shape, o->region, o->max_tokens, o->positions);

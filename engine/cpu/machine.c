@@ -10,6 +10,7 @@
 #include "engine/cpu/machine.h"
 
 #include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@
 #include "engine/cpu/blas.h"
 #include "engine/cpu/eager.h"
 #include "engine/quant.h"
+#include "kernels/isa.h"
 
 enum { READ_BYTES = 256 << 20, CHUNK = 8 << 20, PASSES = 4, PEAK_LOOPS = 20000, RANGES = 1024 };
 
@@ -164,11 +166,18 @@ void machine_products_warning(const struct machine *m, const struct blas *blas, 
                  100 * share, blas->core, blas->asked ? " (as OPENBLAS_CORETYPE says)" : "");
 }
 
+/* Names what decides bits, too: stores and fleets take machines of one name for alike. */
 static void device_name(char *dst, size_t n, int32_t threads)
 {
     char cpu[64];
+#if defined(__x86_64__)
+    const bool apart = !isa_facts()->HAS_AVX2;
+#else
+    const bool apart = false;
+#endif
     machine_processor("/proc/cpuinfo", cpu, sizeof cpu);
-    snprintf(dst, n, "%s, %d thread%s", cpu, threads, threads == 1 ? "" : "s");
+    snprintf(dst, n, "%s, %d thread%s%s", cpu, threads, threads == 1 ? "" : "s",
+             apart ? ", no FMA" : "");
 }
 
 void machine_measure(const struct model *model, struct pool *pool, struct machine *out)

@@ -184,13 +184,6 @@ void pool_unpin(struct pool *p)
     p->pinned = false;
 }
 
-int32_t pool_cores(void)
-{
-    cpu_set_t set;
-    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return n > 0 ? n : 1;
-}
-
 int32_t pool_size(const struct pool *p)
 {
     return p->size;

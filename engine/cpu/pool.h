@@ -15,8 +15,6 @@ struct pool;
 
 struct pool *pool_open(int32_t size, int64_t scratch_bytes);
 void pool_close(struct pool *p);
-/* Cores that this process may use, at least 1: the size of a pool that has them to itself. */
-int32_t pool_cores(void);
 int32_t pool_size(const struct pool *p);
 
 /* Runs fn(args, team) on every rank; the team's counts are 0 when it begins. Grows scratch to

@@ -2,9 +2,9 @@
 /* vec.h - the 16 lanes of lanes.h as vectors of the instruction set being compiled for.
  *
  * GCC's vector extension with the native width (16, 8 or 4 floats), so that one source gives good
- * code on every machine and the same bits on all of them. A `struct lanes` is one set of 16.
- * Only static functions and no vectors in any interface: files that include this are compiled
- * several times with different -march.
+ * code on every machine, and the same bits on all that have fused multiply-adds. A `struct lanes`
+ * is one set of 16. Only static functions and no vectors in any interface: files that include this
+ * are compiled several times with different -march.
  */
 #ifndef WHET_ENGINE_CPU_VEC_H
 #define WHET_ENGINE_CPU_VEC_H
@@ -46,16 +46,19 @@ struct lanes {
         v_;                          \
     })
 
-/* a b + c with one rounding, everywhere. */
+/* a b + c as lane_fma(): with one rounding, but for x86 without the instruction (LANES_APART). */
 static inline vec vec_fma(vec a, vec b, vec c)
 {
 #if defined(__AVX512F__)
     return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__AVX2__) && defined(__FMA__)
     return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__x86_64__) && defined(LANES_APART)
+    return a * b + c;
 #elif defined(__x86_64__)
-    /* No such instruction: the product is exact in double; the sum is rounded to odd, which
-     * survives the second rounding to float (Boldo and Melquiond 2008). */
+    /* The bits of the instruction without it, for tests and sanitizers: the product is exact in
+     * double; the sum is rounded to odd, which survives the second rounding to float (Boldo and
+     * Melquiond 2008). */
     typedef double vec_double __attribute__((vector_size(8 * VEC)));
     typedef int64_t vec_long __attribute__((vector_size(8 * VEC)));
     vec_double p = __builtin_convertvector(a, vec_double) * __builtin_convertvector(b, vec_double);
@@ -196,6 +199,17 @@ static inline void lanes_rmsnorm(float *restrict out, const float *restrict x,
         out[i] = (x[i] * r) * gain[i];
 }
 
+/* VEC numbers of 16 bits as integers. */
+static inline vec_int vec_from_u16(const uint8_t *src)
+{
+#if defined(__SSE2__) && !defined(__AVX2__)
+    __m128i half = _mm_loadl_epi64((const __m128i *)(const void *)src);
+    return (vec_int)_mm_unpacklo_epi16(half, _mm_setzero_si128());
+#else
+    return __builtin_convertvector(VEC_LOAD(vec_half, src), vec_int);
+#endif
+}
+
 /* VEC half-precision numbers. */
 static inline vec vec_from_half(const uint8_t *src)
 {
@@ -206,8 +220,7 @@ static inline vec vec_from_half(const uint8_t *src)
 #elif defined(__aarch64__)
     return (vec)vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(src)));
 #else
-    vec_half h = VEC_LOAD(vec_half, src);
-    vec_int n = __builtin_convertvector(h, vec_int), sign = (n & 0x8000) << 16;
+    vec_int n = vec_from_u16(src), sign = (n & 0x8000) << 16;
     vec_int rest = (n & 0x7fff) << 13, special = (n & 0x7c00) == 0x7c00;
     vec_int finite = (vec_int)((vec)rest * 0x1p112f); /* subnormals come out right */
     return (vec)(sign | (special & (rest | 0x7f800000)) | (~special & finite));
@@ -223,8 +236,7 @@ static inline vec vec_from_bf16(const uint8_t *src)
     __m128i h = _mm_loadu_si128((const __m128i *)(const void *)src);
     return (vec)_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16);
 #else
-    vec_half h = VEC_LOAD(vec_half, src);
-    return (vec)(__builtin_convertvector(h, vec_int) << 16);
+    return (vec)(vec_from_u16(src) << 16);
 #endif
 }
 
@@ -245,6 +257,9 @@ static inline vec_int vec_from_sbytes(const uint8_t *src)
     return (vec_int)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)src));
 #elif defined(__AVX2__)
     return (vec_int)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)src));
+#elif defined(__SSE2__)
+    __m128i four = _mm_cvtsi32_si128(VEC_LOAD(int32_t, src)), half = _mm_unpacklo_epi8(four, four);
+    return (vec_int)_mm_srai_epi32(_mm_unpacklo_epi16(half, half), 24);
 #else
     return __builtin_convertvector(VEC_LOAD(vec_sbyte, src), vec_int);
 #endif
@@ -256,6 +271,9 @@ static inline vec_int vec_from_bytes(const uint8_t *src)
     return (vec_int)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)src));
 #elif defined(__AVX2__)
     return (vec_int)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)src));
+#elif defined(__SSE2__)
+    __m128i four = _mm_cvtsi32_si128(VEC_LOAD(int32_t, src)), zero = _mm_setzero_si128();
+    return (vec_int)_mm_unpacklo_epi16(_mm_unpacklo_epi8(four, zero), zero);
 #else
     return __builtin_convertvector(VEC_LOAD(vec_byte, src), vec_int);
 #endif

@@ -14,9 +14,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "config/clock.h"
+#include "config/cores.h"
 #include "config/err.h"
 #include "config/log.h"
 #include "engine/cuda/bricks.h"
@@ -401,8 +401,8 @@ void weights_drop(struct upload *u)
 static void send_matrices(struct upload *u)
 {
     pthread_t thread[THREADS_MAX];
-    long cores = u->b->lent ? 1 : sysconf(_SC_NPROCESSORS_ONLN);
-    int n = cores < 1 ? 1 : cores > THREADS_MAX ? THREADS_MAX : (int)cores, started = 0;
+    int cores = u->b->lent ? 1 : cores_usable();
+    int n = cores > THREADS_MAX ? THREADS_MAX : cores, started = 0;
     for (; started < n - 1; started++)
         if (pthread_create(&thread[started], NULL, sender, u))
             break;

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "config/cores.h"
 #include "config/process.h"
 #include "specializer/admission/capture_file.h"
 #include "specializer/admission/probe.h"
@@ -34,14 +35,6 @@ struct probe {
     struct probe_request request;
     char *dir, *path;
 };
-
-static int32_t team_size(const struct config *config)
-{
-    if (config->engine_threads > 0)
-        return (int32_t)config->engine_threads;
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n > 0 ? (int32_t)n : 1;
-}
 
 enum precision probe_precision(const struct stage_env *env, const struct candidate *c)
 {
@@ -79,7 +72,7 @@ static void fill_request(const struct stage_env *env, const struct candidate *c,
     q->context = s->region != REGION_ATTN ? 0 : s->context < most ? s->context : most;
     q->layer = slot_layer(s);
     q->drawn = drawn_type(env->model, s);
-    q->threads = team_size(env->config);
+    q->threads = cores_or(env->config->engine_threads);
     q->numerics = env->numerics;
     q->precision = probe_precision(env, c);
     q->depth = depth;

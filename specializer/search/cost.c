@@ -64,11 +64,12 @@ static double bytes_per_weight(const struct facts *f)
     return (double)dtype_bytes((enum dtype)f->WTYPE, 256) / 256;
 }
 
-/* Multiply-adds of an instruction set against a fused multiply-add of its machine. Without one, a
- * fused multiply-add of the portable build is a call into the math library. */
-static double isa_speed(int isa, int digits, int parts)
+/* Multiply-adds of an instruction set against those that the peak of its machine was measured with.
+ * Portable code is the last that is looked at where there is anything else. */
+static double isa_speed(const struct facts *f, int isa, int digits, int parts)
 {
-    static const double f32[] = {0.02, 0.5, 1, 1, 1, 1, 1, 1};
+    const double portable = f->HAS_AVX2 || f->HAS_NEON ? 0.02 : 1;
+    const double f32[] = {portable, 0.5, 1, 1, 1, 1, 1, 1};
     static const double int8[] = {1, 2, 1, 4, 16, 1, 4, 8}; /* products against those of floats */
     const int most = sizeof f32 / sizeof *f32 - 1;
     int i = isa < 0 ? 0 : isa > most ? most : isa;
@@ -109,7 +110,7 @@ static double cpu_formula(const struct cost *c, const struct template *t, const 
      * activation is a sum of its own. */
     double sums = fmax(rows_in, 1) * fmax(tokens, 1) * fmax(digits, 1);
     double in_flight = fmin(1, sums / 8);
-    double speed = isa_speed(isa, digits, parts);
+    double speed = isa_speed(f, isa, digits, parts);
     double operations = 2 * m * rows * cols / (speed * fmax(in_flight, 0.1)) +
                         unpack / fmin(speed, 1) + digits * m * cols * 4;
 

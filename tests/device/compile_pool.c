@@ -4,8 +4,8 @@
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <unistd.h>
 
+#include "config/cores.h"
 #include "config/err.h"
 
 enum { THREADS = 256 };
@@ -42,7 +42,7 @@ struct compile_pool *compile_pool_start(struct compile_job *const *job, int jobs
                                         const char *root, const char *arch)
 {
     struct compile_pool *pool = xcalloc(1, sizeof *pool);
-    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN), wanted = threads > 0 ? threads : cores;
+    int wanted = cores_or(threads);
     *pool = (struct compile_pool){.job = job, .jobs = jobs, .root = root, .arch = arch};
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->ready, NULL);

@@ -106,6 +106,14 @@ def test_a_name_of_no_file_and_a_source_that_nobody_builds_are_found(tmp_path):
         "tests/kernels/bad/lies.c has no row in tests/kernels/test_bad.c"]
 
 
+def test_who_counts_the_cpus_of_the_machine_is_found(tmp_path):
+    text = "int n(void)\n{\n    return (int)sysconf(_SC_NPROCESSORS_ONLN);\n}\n"
+    plant(tmp_path, {"engine/meson.build": "files('plan.c')\n", "engine/plan.c": text,
+                     "config/meson.build": "files('cores.c')\n", "config/cores.c": text})
+    code, said = run(tmp_path, "check-lists")
+    assert code == 1 and "engine/plan.c counts the CPUs" in said and "config/cores.c" not in said
+
+
 def test_the_marks_of_a_merge_are_found(tmp_path):
     ours, theirs = "<" * 7 + " HEAD\n", ">" * 7 + " branch\n"
     plant(tmp_path, {"README.md": ours + "one\n=======\nother\n" + theirs,

@@ -8,6 +8,7 @@ import re
 import signal
 import sqlite3
 import subprocess
+import time
 
 import pytest
 
@@ -73,6 +74,30 @@ def test_a_slot_on_eager_says_why(tmp_path):
     untouched = [line for line in table.values() if line.endswith("  eager; not searched yet")]
     assert len(table) == 3 and untouched, rest
     assert max(len(line) for line in table.values()) < 160
+
+
+def test_a_signal_does_not_wait_for_live_steps(tmp_path):
+    """A candidate for prompts of 64 tokens whose canary has begun is left undecided: no 32 steps are waited for."""
+    store = tmp_path / "store.db"
+    command = [BINARY, "tune", "--model", MODEL, "--store", str(store), "--slot", "mlp_in/m64",
+               "--seconds", "600", WHATEVER_SPEED]
+
+    def states():
+        with contextlib.closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True)) as db:
+            try:
+                return [row[0] for row in db.execute("SELECT state FROM candidate")]
+            except sqlite3.OperationalError:
+                return []  # no table yet
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        end = time.time() + PATIENCE
+        while not (store.exists() and "shadowed" in states()):
+            assert process.poll() is None and time.time() < end, states()
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        rest = process.stdout.read()
+        assert process.wait(PATIENCE) == 0, rest
+    assert "shadowed" in states() and "active" not in states(), (states(), rest)
 
 
 @pytest.mark.once  # a search under a sanitizer takes minutes
@@ -153,6 +178,40 @@ def test_a_table_is_measured_and_goes_on_where_it_was(tmp_path):
         [row[:5] for row in rows]  # nothing was built or probed anew
     for mode in ("--ablate", "--report"):
         assert tune(mode, "--table", str(table)).returncode == 0
+
+
+def test_a_table_of_something_else_is_not_gone_on_with(tmp_path):
+    """Rows of another model, slot, machine or policy would be told apart by nothing."""
+    table = tmp_path / "table.json"
+
+    def measure(*options, model="random:tiny", slot=("--slot", "mlp_out/m1")):
+        return tune("--measure", "--build-only", "--table", str(table), "--model", model, *slot, "--points", "6",
+                    "--store", str(tmp_path / "store.db"), "--engine-backend", "cpu", "--engine-threads", "1",
+                    "--seconds", "0.1", *options)
+
+    done = measure(slot=())
+    assert done.returncode == 1 and "no --slot" in done.stderr and not table.exists(), done.stderr
+    done = measure()
+    assert done.returncode == 0, done.stderr
+    kept = table.read_text()
+    for change, options, why in (
+            (('"slot":"mlp_out/m1"', '"slot":"mlp_out/m1/q6_k"'), {}, '"mlp_out/m1/q6_k", which this model lacks'),
+            (None, {"model": "random:smollm2-135m:q8_0"}, "mlp_out/m1 was measured with HIDDEN = "),
+            (('"device":"', '"device":"Other '), {}, 'was measured on "Other '),
+            (('"numerics":', '"numerics":1, "was":'), {}, "under numerics ")):
+        said = kept.replace(*change, 1) if change else kept
+        assert change is None or said != kept
+        table.write_text(said)
+        done = measure(**options)
+        assert done.returncode == 1 and why in done.stderr, (why, done.returncode, done.stderr)
+        assert table.read_text() == said
+    done = measure("--engine-threads", "2")
+    assert done.returncode == 1 and "with 1 threads, not 2" in done.stderr, done.stderr
+    for mode in ("--ablate", "--report"):
+        for text in (kept, re.sub(r'"tables":\[.*\]', '"tables":[]', kept, flags=re.S)):
+            table.write_text(text)
+            done = tune(mode, "--table", str(table))
+            assert done.returncode == 1 and "no measured point" in done.stderr, (mode, done.stderr)
 
 
 @pytest.mark.once

@@ -1,8 +1,62 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_memory.c - how much memory of the host is taken when nobody says. */
+/* test_memory.c - how much memory is left, who says so, and what is taken of it when nobody says. */
 #include "tests/unit/unit.h"
 
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "config/safe_path.h"
 #include "engine/memory.h"
+
+static char root[] = "/tmp/whet-memory-XXXXXX";
+
+static void put(const char *name, const char *text)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void folder(const char *name)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    assert_int_equal(mkdir(path, 0700), 0);
+}
+
+static void the_smaller_of_machine_and_group_decides(void **state)
+{
+    (void)state;
+    char why[200];
+    assert_non_null(mkdtemp(root));
+    assert_int_equal(memory_available_in(root, why, sizeof why), 0);
+    folder("proc");
+    folder("proc/self");
+    folder("cg");
+    put("proc/meminfo", "MemTotal: 9000000 kB\nMemFree: 1 kB\nMemAvailable:    1024 kB\n");
+    assert_int_equal(memory_available_in(root, why, sizeof why), 1 << 20);
+    assert_string_equal(why, "MemAvailable of the machine");
+    put("proc/self/cgroup", "0::/\n");
+    put("proc/self/mountinfo", "29 23 0:26 / /cg rw - cgroup2 cgroup2 rw\n");
+    put("cg/memory.max", "419430400\n");
+    assert_int_equal(memory_available_in(root, why, sizeof why), 1 << 20);
+    put("cg/memory.current", "419000000\n");
+    assert_int_equal(memory_available_in(root, why, sizeof why), 430400);
+    assert_string_equal(why, "/cg/memory.max is 400 MiB");
+    put("cg/memory.current", "419430400\n"); /* nothing left is not the same as nothing known */
+    assert_int_equal(memory_available_in(root, why, sizeof why), 1);
+    safe_folder_remove(root);
+}
+
+static void this_process_has_some(void **state)
+{
+    (void)state;
+    assert_true(memory_available() > 0);
+}
 
 static const int64_t GIB = 1 << 30;
 
@@ -17,17 +71,12 @@ static void a_quarter_is_taken_by_all_processes_together(void **state)
     assert_int_equal(memory_usual_mib(0, 4), 2048);
 }
 
-static void the_system_says_how_much_there_is(void **state)
-{
-    (void)state;
-    assert_true(memory_available() > 0);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_smaller_of_machine_and_group_decides),
+        cmocka_unit_test(this_process_has_some),
         cmocka_unit_test(a_quarter_is_taken_by_all_processes_together),
-        cmocka_unit_test(the_system_says_how_much_there_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

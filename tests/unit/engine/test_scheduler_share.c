@@ -12,6 +12,37 @@ static struct bench *shared_open(void)
     return b;
 }
 
+static int32_t random_number(uint64_t *state, int32_t below)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return (int32_t)((*state >> 20) % (uint64_t)below);
+}
+
+/* Choices of a request of one of three clients, whose prompt begins as one of three others do. */
+static void arrive_alike(struct bench *b, uint64_t *random)
+{
+    int32_t common = random_number(random, 300), own = 1 + random_number(random, 120);
+    int32_t like = random_number(random, 3), client = 1 + random_number(random, 3);
+    int32_t choices = 1 + random_number(random, 4), output = 1 + random_number(random, 60);
+    int32_t other = (int32_t)b->next_id * 977;
+    for (; choices > 0; choices--) {
+        struct sequence *seq = arrive_from(b, (uint64_t)client, common + own, output, 0);
+        for (int32_t q = 0; q < common + own; q++)
+            seq->tokens[q] = q < common ? like * 100000 + q : other + q;
+    }
+}
+
+/* Of the plan that ran last; sequences that ended with it are not looked at. */
+static void check_counts(const struct bench *b)
+{
+    for (const struct sequence *seq = b->s->running.oldest; seq; seq = seq->newer)
+        assert_true(seq->cached_tokens < seq->prompt_n);
+    for (int32_t i = 0; i < b->plan.decodes; i++) /* they come first */
+        assert_int_equal(b->plan.item[i].count, 1);
+}
+
 static void the_choices_of_a_request_read_its_prompt_once(void **state)
 {
     (void)state;
@@ -125,6 +156,59 @@ static void a_prompt_that_is_scored_neither_waits_nor_takes(void **state)
     bench_close(b);
 }
 
+/* Sequences that come, lose their pages and read what they had again, by lot: no token of a prompt
+ * is counted as found twice, nor one that its sequence had computed, and pieces of prompts are none
+ * of the decodes. */
+static void what_was_found_counts_once(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        uint64_t random = seed * 0x9e3779b97f4a7c15ull;
+        struct bench *b =
+            bench_open(40 + random_number(&random, 80), 2 + random_number(&random, 10),
+                       16 + random_number(&random, 100));
+        b->limits.prefix_cache = PREFIX_SHARED;
+        scheduler_close(b->s);
+        b->s = scheduler_open(b->kv, &b->limits);
+        for (int steps = 0; steps < 800; steps++) {
+            if (scheduler_waiting(b->s) < 20 && random_number(&random, 4) == 0)
+                arrive_alike(b, &random);
+            if (!scheduler_oldest(b->s))
+                continue;
+            step(b);
+            check_counts(b);
+        }
+        bench_close(b);
+    }
+}
+
+/* One that lost its pages finds all but its last token in the cache while the step is planned: what
+ * is left looks like a decode, and stands among the pieces of prompts. */
+static void the_rest_of_what_is_read_again_is_no_decode(void **state)
+{
+    (void)state;
+    struct bench *b = shared_open();
+    struct sequence *decoding = arrive(b, 20, 40, 5000), *again = arrive(b, 100, 40, 0);
+    while (again->n < 7 * KV_PAGE + 1)
+        step(b);
+    for (int i = 0; i < 7; i++) {
+        kvcache_drop(b->kv, again->page[i]);
+        again->page[i] = kvcache_take(b->kv);
+    }
+    again->page[again->pages++] =
+        kvcache_take(b->kv); /* as whoever is admitted has for all of it */
+    again->flow->pages++;
+    again->computed = again->sealed = 0;
+    struct sequence *prompt = arrive(b, 50, 4, 9000);
+    step(b);
+    assert_int_equal(b->plan.items, 3);
+    assert_int_equal(item_of(b, again)->count, 1);
+    assert_int_equal(item_of(b, prompt)->count, 50);
+    assert_ptr_equal(b->plan.item[0].seq, decoding);
+    assert_int_equal(b->plan.decodes, 1);
+    bench_close(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -134,6 +218,8 @@ int main(void)
         cmocka_unit_test(a_common_greeting_holds_nobody_up),
         cmocka_unit_test(clients_with_pages_of_their_own_wait_for_nobody),
         cmocka_unit_test(a_prompt_that_is_scored_neither_waits_nor_takes),
+        cmocka_unit_test(what_was_found_counts_once),
+        cmocka_unit_test(the_rest_of_what_is_read_again_is_no_decode),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,6 +56,12 @@ static struct trial_run run(const struct table *t, const char *strategy,
     return r;
 }
 
+/* Samples to 95 %, or what a search that never got there needs at least. */
+static int needed(const struct trial_run *r)
+{
+    return r->to_95 > 0 ? r->to_95 : r->samples + 1;
+}
+
 /* Mean over seeds and slots of samples to 95 %; slots count alike. */
 static double mean_samples(const char *strategy, enum sim_adviser_kind adviser)
 {
@@ -63,7 +69,7 @@ static double mean_samples(const char *strategy, enum sim_adviser_kind adviser)
     for (int i = 0; i < tables.n; i++)
         for (uint64_t seed = 1; seed <= SEEDS; seed++) {
             struct trial_run r = run(&tables.table[i], strategy, adviser, seed);
-            sum += r.to_95;
+            sum += needed(&r);
             trial_free(&r);
         }
     return sum / (SEEDS * tables.n);
@@ -79,8 +85,8 @@ static void right_advice_needs_a_third_of_the_samples_of_random_order(void **unu
         for (uint64_t seed = 1; seed <= SEEDS; seed++) {
             struct trial_run a = run(&tables.table[i], "template", SIM_RIGHT, seed);
             struct trial_run b = run(&tables.table[i], "random", SIM_HEURISTIC, seed);
-            right += a.to_95;
-            chance += b.to_95;
+            right += needed(&a);
+            chance += needed(&b);
             trial_free(&a);
             trial_free(&b);
         }
@@ -131,7 +137,7 @@ static void bad_advice_costs_less_than_a_tenth(void **state)
         struct ablation a = {.tables = &tables, .seeds = PARTS, .budget_s = 120, .drop = 0.4};
         assert_int_equal(ablate_advisers(&a, "template", bad, 3, &err), 0);
         for (int k = 0; k < 3; k++) {
-            struct band cost = variant_cost(&a, "template", bad[k]);
+            struct band cost = variant_cost(&a, "template", bad[k], NULL);
             print_message("%-22s %-9s %.3f [%.3f, %.3f] of the samples of none\n", table[f],
                           sim_adviser_name(bad[k]), cost.mean, cost.low, cost.high);
             assert_true(cost.mean <= (bad[k] == SIM_SLY ? 1.1 : 1.05));
@@ -218,8 +224,47 @@ static void regret_falls_to_nothing_when_everything_was_tried(void **unused)
         assert_float_equal(r.seconds[i], seconds, 1e-3 * seconds);
     }
     assert_true(r.regret[r.samples - 1] < 0.05); /* noise may hide a near tie, no more */
-    assert_true(r.to_95 <= r.samples && isfinite(r.to_95_s));
+    assert_true(r.to_95 > 0 && r.to_95 <= r.samples && isfinite(r.to_95_s));
     trial_free(&r);
+}
+
+/* Of 100 points, after so many samples (0: never). */
+static struct trial_run got_there(int to_95, int samples)
+{
+    return (struct trial_run){
+        .samples = samples, .points = 100, .to_95 = to_95, .to_95_s = to_95 > 0 ? to_95 : HUGE_VAL};
+}
+
+static void a_search_that_never_got_there_counts_against_its_adviser(void **unused)
+{
+    (void)unused;
+    struct tables one = {.table = tables.table, .n = 1};
+    struct trial_run alone[3], with[3];
+    struct variant v[2] = {{tables.table, "template", SIM_HEURISTIC, alone},
+                           {tables.table, "template", SIM_WRONG, with}};
+    struct ablation a = {.tables = &one, .seeds = 3, .variant = v, .variants = 2};
+    for (int i = 0; i < 3; i++)
+        alone[i] = with[i] = got_there(10, 30);
+    assert_float_equal(variant_cost(&a, "template", SIM_WRONG, NULL).mean, 1, 1e-9);
+    /* the time was over after two candidates: not as good as having found it after three */
+    with[0] = with[1] = got_there(0, 2);
+    int never;
+    struct band cost = variant_cost(&a, "template", SIM_WRONG, &never),
+                to = variant_to_95(&a, &v[1], false);
+    assert_float_equal(cost.mean, (101 + 101 + 10) / 30.0, 1e-9);
+    assert_int_equal(never, 2);
+    assert_true(isinf(to.mean) && isinf(to.high));
+    assert_int_equal(variant_never(&a, &v[1]), 2);
+    assert_float_equal(variant_to_95_least(&a, &v[1]), 3, 1e-9);
+    /* neither got there: nothing is known; without it none did: one more than was tried */
+    alone[0] = got_there(0, 5);
+    assert_float_equal(variant_cost(&a, "template", SIM_WRONG, NULL).mean, (101 + 10) / 20.0, 1e-9);
+    with[0] = got_there(3, 30);
+    assert_float_equal(variant_cost(&a, "template", SIM_WRONG, NULL).mean, (3 + 101 + 10) / 26.0,
+                       1e-9);
+    for (int i = 0; i < 3; i++)
+        alone[i] = with[i] = got_there(0, 5);
+    assert_true(isnan(variant_cost(&a, "template", SIM_WRONG, NULL).mean));
 }
 
 static void a_search_repeats_exactly_from_its_seed(void **unused)
@@ -338,7 +383,7 @@ static void recorded_replies_are_replayed(void **unused)
                                 .seed = 1,
                                 .budget_s = 1e9};
     assert_int_equal(trial_run(&terms, &r, &err), 0);
-    assert_true(r.to_95 <= 12); /* the first batch is under way when it comes */
+    assert_in_range(r.to_95, 1, 12); /* the first batch is under way when it comes */
     trial_free(&r);
     unlink(path);
     assert_int_equal(trial_run(&terms, &r, &err), -1); /* the recording is gone */
@@ -398,7 +443,7 @@ static void a_live_model_is_consulted_in_closed_loop(void **unused)
     assert_true(r[0].use.seconds >= 0.3 * asked);
     assert_int_equal(r[0].use.tokens_out, 56 * asked);
     assert_int_equal(r[0].use.rejected[SIM_ASKS_ADVICE], 0);
-    assert_true(r[0].to_95 <= 5); /* in the second batch, first of all */
+    assert_in_range(r[0].to_95, 1, 5); /* in the second batch, first of all */
     assert_int_equal(r[0].samples, r[1].samples);
     assert_memory_equal(r[0].seconds, r[1].seconds, (size_t)r[0].samples * sizeof(float));
     stand_in_close(&model);
@@ -466,6 +511,7 @@ int main(void)
         cmocka_unit_test(the_default_strategy_beats_the_baselines),
         cmocka_unit_test(hints_that_are_right_save_samples),
         cmocka_unit_test(regret_falls_to_nothing_when_everything_was_tried),
+        cmocka_unit_test(a_search_that_never_got_there_counts_against_its_adviser),
         cmocka_unit_test(a_search_repeats_exactly_from_its_seed),
         cmocka_unit_test(a_budget_ends_a_search),
         cmocka_unit_test(late_advice_counts_from_when_it_is_there),

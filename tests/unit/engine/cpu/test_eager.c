@@ -290,6 +290,30 @@ static void assert_same_bits(const struct cpu_kernel *a, const struct cpu_kernel
     }
 }
 
+/* The copy for processors without fused multiply-adds rounds products and sums apart: other bits,
+ * but close ones, and the same with any threads. In a sanitized build it has those of the others.
+ */
+static void assert_base(const struct cpu_kernel *best, const struct cpu_kernel *base,
+                        struct kernel_case *c)
+{
+    assert_same_bits(base, base, c, 1, 3);
+    if (SANITIZED) {
+        assert_same_bits(best, base, c, 2, 2);
+        return;
+    }
+    for (int o = 0; o < (case_region(c) == REGION_ATTN_IN ? 3 : 1); o++) {
+        size_t n, n2;
+        float *x = bits_of(best, c, 2, o, &n), *y = bits_of(base, c, 2, o, &n2), top = 0;
+        assert_int_equal(n, n2);
+        for (size_t i = 0; i < n / sizeof *x; i++)
+            top = fmaxf(top, fabsf(x[i]));
+        for (size_t i = 0; i < n / sizeof *x; i++)
+            assert_true(x[i] == y[i] || fabsf(x[i] - y[i]) <= 1e-4f * top);
+        free(x);
+        free(y);
+    }
+}
+
 static void narrow_bits_do_not_depend_on_instruction_set_or_threads(void **state)
 {
     (void)state;
@@ -308,7 +332,7 @@ static void narrow_bits_do_not_depend_on_instruction_set_or_threads(void **state
                 const struct cpu_kernel *best = eager_cpu((enum region)r);
                 assert_same_bits(best, best, c, 1, 3);
                 if (best != &eager_base[r])
-                    assert_same_bits(best, &eager_base[r], c, 2, 2);
+                    assert_base(best, &eager_base[r], c);
 #if defined(__x86_64__)
                 if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
                     assert_same_bits(best, &eager_v3[r], c, 2, 2);

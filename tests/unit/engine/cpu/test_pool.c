@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "config/cores.h"
 #include "config/process.h"
 #include "engine/cpu/pool.h"
 
@@ -171,7 +172,7 @@ static void note_cores(const void *args, const struct team *team)
 static void pinned_ranks_keep_to_cores_of_their_own(void **state)
 {
     (void)state;
-    const int32_t cores = pool_cores();
+    const int32_t cores = cores_allowed();
     struct pool *p = pool_open(cores < RANKS ? cores : RANKS, 0);
     struct cores c = {{0}, {0}};
     pool_pin(p);

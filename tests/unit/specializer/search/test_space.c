@@ -246,6 +246,32 @@ static unsigned instruction_sets(const struct facts *f, enum region r, int m)
     return sets;
 }
 
+/* Portable code rounds products and sums apart on x86, as eager does where there is no AVX2. */
+static void portable_kernels_have_eagers_bits_where_eager_is_portable(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *id;
+        enum region region;
+    } row[] = {{"attn_in", REGION_ATTN_IN}, {"attn", REGION_ATTN}, {"attn_out", REGION_ATTN_OUT},
+               {"mlp_in", REGION_MLP_IN},   {"mlp", REGION_MLP},   {"mlp_out", REGION_MLP_OUT},
+               {"head", REGION_HEAD}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        const struct template *t = template_find(row[i].id);
+        struct facts f = facts_of(row[i].region, 1, NUMERICS_TOLERANCE);
+        struct point p = template_defaults(t);
+        int isa = template_knob(t, "ISA");
+        f.HAS_AVX2 = 1;
+        p.value[isa] = 0;
+        assert_false(t->bit_equal(&p, &f));
+        p.value[isa] = 1;
+        assert_true(t->bit_equal(&p, &f));
+        f.HAS_AVX2 = f.HAS_AVX512 = f.HAS_VNNI = f.HAS_AMX = 0;
+        p.value[isa] = 0;
+        assert_true(t->bit_equal(&p, &f));
+    }
+}
+
 static void an_arm_has_its_own_instruction_sets_and_no_other_has_them(void **unused)
 {
     (void)unused;
@@ -421,6 +447,7 @@ int main(void)
         cmocka_unit_test(point_text_is_read_back_and_nonsense_is_refused),
         cmocka_unit_test(point_flags_pass_every_knob_and_shape),
         cmocka_unit_test(template_source_hash_is_stable_and_differs_by_file),
+        cmocka_unit_test(portable_kernels_have_eagers_bits_where_eager_is_portable),
         cmocka_unit_test(an_arm_has_its_own_instruction_sets_and_no_other_has_them),
         cmocka_unit_test(there_is_a_start_for_each_instruction_set_and_format),
         cmocka_unit_test(a_start_that_keeps_the_bits_is_there_for_narrow_steps),
