@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_memory.c - how much memory is left, who says so, and what is taken of it when nobody says. */
+/* test_memory.c - how much memory is left, who says so, and what is taken of it when nobody says.
+ */
 #include "tests/unit/unit.h"
 
 #include <stdlib.h>
