@@ -2,7 +2,7 @@
 /* jinja_attribute.c - what stands behind a value: `.name`, `[key]` and `[a:b:c]`.
  *
  * As in Jinja, `.name` is an attribute (here: a method) before it is a key, `[key]` the other way
- * round, and what is not there is undefined and no error.
+ * round, and what is not there is undefined and no error. A slice of what has none is an error.
  */
 #include <string.h>
 
@@ -168,13 +168,13 @@ struct jinja_value jinja_slice(struct jinja_run *r, struct jinja_value v,
 {
     int64_t start, step;
     jinja_need(r, v);
-    bool whole = v.type == JINJA_STR || v.type == JINJA_LIST || v.type == JINJA_TUPLE ||
-                 v.type == JINJA_RANGE;
+    if (v.type != JINJA_STR && v.type != JINJA_LIST && v.type != JINJA_TUPLE &&
+        v.type != JINJA_RANGE)
+        jinja_fail(&r->m, "'%s' object cannot be sliced", jinja_type_name(v.type));
     for (int i = 0; i < 3; i++)
-        whole = whole && (part[i].type == JINJA_NONE || part[i].type == JINJA_INT ||
-                          part[i].type == JINJA_BOOL);
-    if (!whole)
-        return jinja_undefined(LACK_ITEM, "", 0, v.type);
+        if (part[i].type != JINJA_NONE && part[i].type != JINJA_INT && part[i].type != JINJA_BOOL)
+            jinja_fail(&r->m, "slice indices must be integers or none, not '%s'",
+                       jinja_type_name(part[i].type));
     size_t n = slice_of(part, (int64_t)jinja_length(r, v), &start, &step);
     if (step == 0)
         jinja_fail(&r->m, "slice step cannot be zero");

@@ -93,9 +93,9 @@ enum jinja_flow jinja_for(struct jinja_run *r, const struct jinja_node *n)
     else
         loop->items = jinja_items(r, from);
     loop->current = jinja_undefined(LACK_VARIABLE, "previtem", 8, 0);
-    bool any = false, broken = false;
-    while (!broken && advance(r, loop, !any)) {
-        any = true;
+    bool first = true, whole = false;
+    enum jinja_flow flow = FLOW_ON;
+    for (; flow != FLOW_BREAK && advance(r, loop, first); first = false) {
         if (scope->kept)
             scope = jinja_scope_new(r, around);
         scope->n = 0;
@@ -103,13 +103,15 @@ enum jinja_flow jinja_for(struct jinja_run *r, const struct jinja_node *n)
         jinja_assign(r, scope, n->kid[0], loop->current);
         if (name)
             jinja_bind(r, scope, name, (struct jinja_value){.type = JINJA_LOOP, .u.loop = loop});
-        broken = jinja_execute(r, n->kid[3]) == FLOW_BREAK;
+        flow = jinja_execute(r, n->kid[3]);
+        whole = whole || flow == FLOW_ON;
         r->scope = around;
     }
-    if (any || !n->kid[4])
+    /* As in Jinja, a loop in which every round was left early has its else, too. */
+    if (whole || !n->kid[4])
         return FLOW_ON;
     r->scope = jinja_scope_new(r, around);
-    enum jinja_flow flow = jinja_execute(r, n->kid[4]);
+    flow = jinja_execute(r, n->kid[4]);
     r->scope = around;
     return flow;
 }

@@ -93,7 +93,7 @@ static void conversations_render_as_in_jinja(void **state)
         chat_free(t);
         templates++;
     }
-    assert_int_equal(templates, 9);
+    assert_int_equal(templates, 16);
     cJSON_Delete(golden);
 }
 
