@@ -16,6 +16,7 @@
  * for an answer that went further with the time until its next request.
  */
 #include "server/generation.h"
+#include "server/chat.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -318,7 +319,8 @@ void generation_start(struct exchange *x, bool chat)
         respond_fail(x, 503, NULL, "the server is shutting down");
         return;
     }
-    bool small = x->req.body.n <= INLINE_BODY_MAX;
+    bool slow = chat && s->chat && chat_is_slow(s->chat);
+    bool small = x->req.body.n <= INLINE_BODY_MAX && !slow;
     if (!small && lanes_client_works(&s->lanes) >= WORKS_MAX) {
         respond_fail(x, 429, NULL, WORKS_MESSAGE, WORKS_MAX);
         return;
