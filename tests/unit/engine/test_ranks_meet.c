@@ -142,6 +142,10 @@ static void a_name_need_not_be_known_where_rank_0_is(void **state)
             fail_msg("%s: %s", host[i], e.msg);
         assert_true(everywhere);
         assert_true(answers("127.0.0.1", port) && answers("127.0.0.2", port));
+        char who[64];
+        int caller = link_accept(fd, INT64_MAX, who, sizeof who, &e);
+        assert_string_equal(who, "127.0.0.1"); /* and not ::ffff:127.0.0.1 */
+        close(caller);
         if (has_ipv6())
             assert_true(answers("::1", port));
         close(fd);
