@@ -4,6 +4,7 @@
 
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -36,12 +37,41 @@ bool log_due(_Atomic uint64_t *n)
     return so_far <= 4 || (so_far & (so_far - 1)) == 0;
 }
 
-/* Control characters in a message (from a client, a file, a compiler) must not forge lines. */
+/* The well-formed UTF-8 of one character at `s` (Unicode 15, table 3-7): its bytes, and *code. 0:
+ * it is none. */
+static size_t character(const unsigned char *s, size_t n, uint32_t *code)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t bytes = s[0] < 0x80 ? 1 : s[0] < 0xC2 ? 0 : s[0] < 0xE0 ? 2 : s[0] < 0xF0 ? 3 : 4;
+    if (bytes == 0 || bytes > n || s[0] > 0xF4)
+        return 0;
+    *code = bytes == 1 ? s[0] : s[0] & (0xFFu >> (bytes + 1));
+    for (size_t i = 1; i < bytes; i++) {
+        if ((s[i] & 0xC0) != 0x80)
+            return 0;
+        *code = *code << 6 | (s[i] & 0x3F);
+    }
+    bool surrogate = *code >= 0xD800 && *code <= 0xDFFF;
+    return *code < least[bytes] || surrogate || *code > 0x10FFFF ? 0 : bytes;
+}
+
+/* Ends a line, steers a terminal, or turns the direction of writing. */
+static bool steers(uint32_t c)
+{
+    return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x2028 || c == 0x2029 || c == 0x200E ||
+           c == 0x200F || (c >= 0x202A && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
+}
+
+/* What comes from a client, a file or a compiler must not forge lines. */
 static void blank_controls(char *s, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)s[i] < 32 || s[i] == 127)
-            s[i] = ' ';
+    for (size_t i = 0; i < n;) {
+        uint32_t code;
+        size_t bytes = character((const unsigned char *)s + i, n - i, &code);
+        if (bytes == 0 || steers(code))
+            memset(s + i, ' ', bytes ? bytes : 1);
+        i += bytes ? bytes : 1;
+    }
 }
 
 void log_write(enum log_level level, const char *module, const char *fmt, ...)

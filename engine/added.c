@@ -6,15 +6,16 @@
  * match is leftmost-longest, as Hugging Face tokenizers does it; tokens are applied without
  * looking back, so `lstrip` takes only whitespace that no earlier token took.
  */
+#define PCRE2_CODE_UNIT_WIDTH 8
 #include "engine/added.h"
 
+#include <pcre2.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <utf8proc.h>
-
 #include "engine/encode_work.h"
+#include "engine/oniguruma.h"
 #include "engine/utf8.h"
 
 struct node {
@@ -28,6 +29,7 @@ struct added {
     struct node *node; /* [0] is the root */
     int32_t nodes, room;
     int32_t first[256]; /* children of the root by byte; 0: none */
+    pcre2_code *word;   /* one word character; NULL until a token has to stand alone */
 };
 
 struct added *added_open(void)
@@ -44,6 +46,7 @@ void added_close(struct added *a)
 {
     if (!a)
         return;
+    pcre2_code_free(a->word);
     free(a->node);
     free(a);
 }
@@ -72,6 +75,20 @@ static int32_t make_child(struct added *a, int32_t at, unsigned char byte)
     return child;
 }
 
+/* \w of Unicode's regular expressions (UTS 18, annex C), in the Unicode version of the reference:
+ * oniguruma.c's word characters inside a class, and the joiners. */
+static pcre2_code *compile_word(void)
+{
+    int code;
+    PCRE2_SIZE at;
+    char *pattern = oniguruma_to_pcre2("[\\w\\x{200C}\\x{200D}]", NULL);
+    pcre2_code *word = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
+                                     PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
+    free(pattern);
+    pcre2_jit_compile(word, PCRE2_JIT_COMPLETE); /* where there is none, pcre2_match() interprets */
+    return word;
+}
+
 void added_put(struct added *a, const char *text, size_t n, int32_t id, uint8_t flags)
 {
     int32_t at = 0;
@@ -83,6 +100,8 @@ void added_put(struct added *a, const char *text, size_t n, int32_t id, uint8_t 
         return;
     a->node[at].id = id;
     a->node[at].flags = flags;
+    if ((flags & ADDED_SINGLE_WORD) && !a->word)
+        a->word = compile_word();
 }
 
 int32_t added_find(const struct added *a, const char *text, size_t n)
@@ -137,24 +156,29 @@ static uint32_t last_character(const char *text, size_t n, size_t *length)
     return cp;
 }
 
-/* \w of Unicode's regular expressions (UTS 18, annex C). */
-static bool is_word(uint32_t cp)
+/* Whether the character that begins at text[0..n), n >= 1, is one of words. */
+static bool is_word(const struct added *a, const char *text, size_t n)
 {
-    if ((cp >= 0x24B6 && cp <= 0x24E9) || (cp >= 0x1F130 && cp <= 0x1F149) ||
-        (cp >= 0x1F150 && cp <= 0x1F169) || (cp >= 0x1F170 && cp <= 0x1F189) || cp == 0x200C ||
-        cp == 0x200D)
-        return true;
-    utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
-    return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_NL) || c == UTF8PROC_CATEGORY_PC;
+    uint32_t cp;
+    int length = utf8_decode(text, n, &cp);
+    if (length <= 0)
+        return false;
+    pcre2_match_data *match = pcre2_match_data_create(1, NULL);
+    int found = pcre2_match(a->word, (PCRE2_SPTR)text, (PCRE2_SIZE)length, 0,
+                            PCRE2_ANCHORED | PCRE2_NO_UTF_CHECK, match, NULL);
+    pcre2_match_data_free(match);
+    return found > 0;
 }
 
-static bool stands_alone(const char *text, size_t n, const struct match *m)
+static bool stands_alone(const struct added *a, const char *text, size_t n, const struct match *m)
 {
     size_t length;
-    uint32_t cp;
-    if (m->begin > 0 && is_word(last_character(text, m->begin, &length)))
-        return false;
-    return m->end == n || utf8_decode(text + m->end, n - m->end, &cp) <= 0 || !is_word(cp);
+    if (m->begin > 0) {
+        last_character(text, m->begin, &length);
+        if (is_word(a, text + m->begin - length, length))
+            return false;
+    }
+    return m->end == n || !is_word(a, text + m->end, n - m->end);
 }
 
 /* Widens a match over the whitespace its flags claim, not before `done`. *space is the end of the
@@ -188,7 +212,7 @@ int added_cut(const struct added *a, const char *text, size_t n, added_piece_fn 
     int got;
     while ((got = next_match(a, text, n, from, &m, control, err)) > 0) {
         from = m.end; /* the search goes on behind the token itself, not behind what it stripped */
-        if ((m.flags & ADDED_SINGLE_WORD) && !stands_alone(text, n, &m))
+        if ((m.flags & ADDED_SINGLE_WORD) && !stands_alone(a, text, n, &m))
             continue;
         strip(text, n, done, &space, &m);
         if (m.begin > done && piece(ctx, text + done, m.begin - done, -1, err))

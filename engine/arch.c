@@ -12,17 +12,26 @@
 #include "config/table.h"
 
 static const struct arch_traits traits[] = {
-    [ARCH_LLAMA] =
-        {.gguf = "llama",
-         .gguf_interleaved = true,
-         .checkpoint = {{.name = "LlamaForCausalLM"},
-                        {.name = "MistralForCausalLM", .kv_heads = 8, .windowed = true}}},
+    [ARCH_LLAMA] = {.gguf = "llama",
+                    .gguf_interleaved = true,
+                    .checkpoint = {{.name = "LlamaForCausalLM"},
+                                   {.name = "MistralForCausalLM",
+                                    .kv_heads = 8,
+                                    .window = 4096,
+                                    .windowed = true}}},
     [ARCH_QWEN2] = {.gguf = "qwen2",
                     .qkv_bias = true,
-                    .checkpoint = {{.name = "Qwen2ForCausalLM", .kv_heads = 32}}},
+                    .checkpoint = {{.name = "Qwen2ForCausalLM",
+                                    .kv_heads = 32,
+                                    .window = 4096,
+                                    .first_windowed = 28}}},
     [ARCH_QWEN3] = {.gguf = "qwen3",
                     .qk_norm = true,
-                    .checkpoint = {{.name = "Qwen3ForCausalLM", .kv_heads = 32, .head_dim = 128}}},
+                    .checkpoint = {{.name = "Qwen3ForCausalLM",
+                                    .kv_heads = 32,
+                                    .head_dim = 128,
+                                    .window = 4096,
+                                    .first_windowed = 28}}},
 };
 EVERY_ROW(traits, ARCH_COUNT);
 

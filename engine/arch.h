@@ -18,6 +18,8 @@ enum arch { ARCH_LLAMA, ARCH_QWEN2, ARCH_QWEN3, ARCH_COUNT };
 struct arch_checkpoint {
     const char *name;           /* in "architectures" */
     int32_t kv_heads, head_dim; /* where the field is absent; 0: follows from the others */
+    int32_t window;             /* sliding_window where the field is absent; 0: none */
+    int32_t first_windowed;     /* max_window_layers where the field is absent */
     bool windowed;              /* sliding_window applies unless use_sliding_window says no */
 };
 

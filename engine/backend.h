@@ -184,6 +184,8 @@ struct backend_ops {
     /* Steps of up to so many tokens give each token the bits that it would have alone, with eager
      * kernels and those that are bit-equal to them; 0: nothing is promised. */
     int32_t same_bits_tokens;
+    /* open() copies the matrices, and nothing of this backend reads the model's own after it. */
+    bool copies_weights;
     struct backend *(*open)(const struct model *m, const struct backend_options *o, struct err *e);
     void (*close)(struct backend *b);
     const struct machine *(*machine)(struct backend *b);

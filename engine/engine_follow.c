@@ -26,27 +26,37 @@ struct follower {
     const struct ranks_order *flying; /* of the step under way; NULL: there is none */
 };
 
+static void take_setup(struct follower *f, struct backend_options *o, const struct wire_setup *s)
+{
+    f->model->own_formats = s->own_formats;
+    f->model->bf16_copies = s->bf16_copies;
+    o->kv_pages = s->kv_pages;
+    o->max_tokens = s->max_tokens;
+    o->max_rows = s->max_rows;
+}
+
+/* What this rank offers is reckoned by what rank 0 would open its own backend with: buffers and
+ * forms of weights take their place before pages do. */
 static int follower_backend(struct follower *f, struct err *err)
 {
-    struct backend_options o = {.threads = engine_ranks_threads(f->ranks, f->options->threads),
-                                .kv_pages = 1,
-                                .max_tokens = backend_chunk(f->ops, f->options->prefill_chunk),
-                                .max_rows = f->options->limits.max_batch,
-                                .pack_bytes =
-                                    engine_ranks_searched(f->ops) ? f->options->pack_bytes : 0};
+    const struct engine_options *fo = f->options;
+    struct backend_options o = {
+        .threads = engine_ranks_threads(f->ranks, fo->threads),
+        .pack_bytes = engine_ranks_searched(f->ops) ? fo->pack_bytes : 0,
+        .pin_threads = fo->pin_threads,
+    };
     struct wire_setup setup;
-    f->model->own_formats = strcmp(f->options->device_weights, "bf16") != 0;
+    if (ranks_hear_wish(f->ranks, &setup, err))
+        return -1;
+    take_setup(f, &o, &setup);
     struct wire_part part = engine_ranks_part(f->model, f->ops, &o);
     if (ranks_agree(f->ranks, f->ops, &part, &setup, err))
         return -1;
-    f->model->own_formats = setup.own_formats;
-    f->model->bf16_copies = setup.bf16_copies;
-    o.kv_pages = setup.kv_pages;
-    o.max_tokens = setup.max_tokens;
-    o.max_rows = setup.max_rows;
+    take_setup(f, &o, &setup);
     o.collective = ranks_collective(f->ranks, f->ops, &setup, err);
     if (!o.collective || !(f->backend = f->ops->open(f->model, &o, err)))
         return -1;
+    engine_ranks_drop(f->model, f->ops);
     f->dispatch = engine_ranks_table(f->ops, f->backend, f->model);
     f->ops->set_dispatch(f->backend, f->dispatch);
     f->limits = (struct wire_limits){.max_tokens = o.max_tokens,
@@ -196,6 +206,8 @@ static int follow(struct follower *f, const struct rank_place *place, struct err
         /* Whoever stops all ranks at once means rank 0's drain first; its end is this one's. */
         signal(SIGTERM, SIG_IGN);
         signal(SIGINT, SIG_IGN);
+        if (f->ops->settle)
+            f->ops->settle(f->backend);
         rc = follow_orders(f, err);
     }
     if (rc)
@@ -207,6 +219,8 @@ int engine_follow(const struct config *c, const struct rank_place *place, struct
 {
     struct engine_options o = {0};
     struct follower f = {.options = &o};
+    signal(SIGHUP,
+           SIG_IGN); /* rank 0's word to read its keys again, sent to a group of processes */
     engine_take_options(&o, c);
     int rc = follow(&f, place, err);
     loader_close(f.loader);

@@ -43,7 +43,7 @@ void engine_stats_init(struct engine_stats *s)
 
 /* Which kernels ran, read from the slots again: a swap between the two reads counts one step of
  * launches under the other origin. */
-struct launched {
+struct launches {
     struct engine *e;
     const struct step *step;
     const struct overrides *overrides;
@@ -51,7 +51,7 @@ struct launched {
 
 static int count_node(void *ctx, const struct plan_node *n, struct err *err)
 {
-    const struct launched *l = ctx;
+    const struct launches *l = ctx;
     struct engine *e = l->e;
     int m = region_m(n->region, l->step->m, l->step->rows);
     struct slot *slot = dispatch_slot(e->dispatch, n->region, n->layer, m, l->step->context);
@@ -70,7 +70,7 @@ static int count_node(void *ctx, const struct plan_node *n, struct err *err)
 
 static void count_launches(struct engine *e, const struct step *s, const struct overrides *o)
 {
-    struct launched l = {e, s, o};
+    struct launches l = {e, s, o};
     uint32_t whole = dispatch_whole(e->dispatch, s->m, o);
     plan_walk(e->plan, s->rows, whole, count_node, &l, NULL);
 }

@@ -196,6 +196,8 @@ struct wire_part engine_ranks_part(const struct model *m, const struct backend_o
                                    const struct backend_options *o);
 struct model *engine_ranks_open_part(const char *path, const struct ranks *r, bool with_tokenizer,
                                      model_progress_fn *progress, void *ctx, struct err *err);
+/* Once the backend is open: drops the model's matrices if that has its own. */
+void engine_ranks_drop(struct model *m, const struct backend_ops *ops);
 
 /* engine_draft.c: opening the draft model that the options name, if any, before the backend, and
  * its own backend after it and the speculator; how that one is to be opened. */

@@ -33,14 +33,14 @@ struct ranks_options engine_ranks_options(const struct engine_options *o,
                                   .secret = getenv("WHET_RANKS_SECRET")};
 }
 
-/* Ranks of a machine share its cores, unless whoever started them has shared those out. */
+/* Ranks that may run on the same CPUs share those; whoever has given each its own, as a launcher
+ * does, has shared them out already. */
 int32_t engine_ranks_threads(const struct ranks *r, int32_t asked)
 {
-    int32_t local = ranks_local(r);
-    if (asked > 0 || local < 2 || cores_allowed() < cores_online())
+    int32_t same = ranks_same_cpus(r), all = cores_usable();
+    if (asked > 0 || same < 2)
         return asked;
-    int32_t share = cores_usable() / local;
-    return share > 0 ? share : 1;
+    return all > same ? all / same : 1;
 }
 
 /* Whether kernels are searched for on this backend; if not, no memory is kept for them. */
@@ -145,6 +145,14 @@ struct model *engine_ranks_open_part(const char *path, const struct ranks *r, bo
                  m->shard.ffn.from, m->shard.ffn.from + m->shard.ffn.count - 1, m->shard.vocab.from,
                  m->shard.vocab.from + m->shard.vocab.count - 1, (double)read / 1048576);
     return m;
+}
+
+/* A part was read into memory of this process, which the system cannot take back as it could the
+ * pages of a mapped file. */
+void engine_ranks_drop(struct model *m, const struct backend_ops *ops)
+{
+    if (ops->copies_weights)
+        model_drop_matrices(m);
 }
 
 /* ---- rank 0 ---------------------------------------------------------------------------------- */

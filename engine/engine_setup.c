@@ -20,7 +20,7 @@
 #include "engine/memory.h"
 
 /* Prompt positions scored in one step beside everything else that needs logits. */
-enum { SCORING_ROWS = 64, LEAST_PAGES = 16, MOST_KV_MIB = 2048 };
+enum { SCORING_ROWS = 64, LEAST_PAGES = 16 };
 
 void engine_say(struct engine *e, double progress, const char *fmt, ...)
 {
@@ -82,9 +82,9 @@ static int64_t usual_mib(const struct engine *e, const struct backend_options *b
     if (room > 0)
         return room / 1048576;
     char why[CGROUP_FILE + 64];
-    int64_t left = memory_available_in("", why, sizeof why), mib = left / 4 / 1048576;
+    int64_t left = memory_available_in("", why, sizeof why);
     log_info("engine", "memory left: %lld MiB (%s)", (long long)(left / 1048576), why);
-    return left == 0 || mib > MOST_KV_MIB ? MOST_KV_MIB : mib;
+    return memory_usual_mib(left, e->ranks ? ranks_local(e->ranks) : 1);
 }
 
 static int choose_pages(struct engine *e, struct backend_options *b, struct err *err)
@@ -164,6 +164,8 @@ static int open_backend(struct engine *e, struct backend_options *o, struct err 
     }
     if (failed)
         return -1;
+    if (e->ranks)
+        engine_ranks_drop(e->model, e->ops);
     e->plan = plan_build_ranks(&e->model->shape, e->ranks ? ranks_world(e->ranks) : 1);
     e->dispatch = e->ranks ? engine_ranks_table(e->ops, e->backend, e->model)
                            : dispatch_open_alone(e->ops, e->backend, e->model);

@@ -24,8 +24,8 @@ struct json_limits {
 /* A configuration; one with a vocabulary's special tokens; a list of tensors; a vocabulary. */
 extern const struct json_limits json_config, json_added, json_tensors, json_vocabulary;
 
-/* Parses one JSON value and nothing behind it. NULL with a message that names `what`. The text need
- * not end with a NUL. cJSON_Delete() the result. */
+/* Parses one JSON value and nothing behind it; no string may contain U+0000. NULL with a message
+ * that names `what`. The text need not end with a NUL. cJSON_Delete() the result. */
 cJSON *json_text_parse(const char *text, size_t n, int64_t items, const char *what,
                        struct err *err);
 /* The same for a file, read and not mapped. */

@@ -117,6 +117,7 @@ static void become(const struct rank_place *place, int32_t rank, pid_t parent, i
     set_number("MASTER_PORT", place->port);
     setenv("MASTER_ADDR", place->host, 1);
     unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+    signal(SIGHUP, SIG_IGN); /* a terminal's, or a reload of rank 0 sent to its whole group */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() == parent) /* else it is gone already */
         execv("/proc/self/exe", arg);
@@ -187,12 +188,29 @@ int launch_ranks(const struct config *c, int argc, char **argv, struct rank_plac
     place->local_rank = 0;
     place->launcher = "whet";
     strcpy(place->host, "127.0.0.1");
-    place->listener = link_listen(place->host, &place->port, err);
+    bool everywhere; /* never, at the loopback */
+    place->children = l;
+    place->listener = link_listen(place->host, &place->port, &everywhere, err);
     if (place->listener < 0 || draw_secret(err))
         return -1;
     if (start_all(place, argc, argv, l, err))
         return -1;
     pick_device(place); /* the others do so for themselves, out of all that are visible */
+    return 0;
+}
+
+int launch_look(const struct launched *l, struct err *err)
+{
+    for (int i = 0; i < l->ranks; i++) {
+        siginfo_t end = {0}; /* it stays to be waited for */
+        if (waitid(P_PID, (id_t)l->pid[i], &end, WEXITED | WNOHANG | WNOWAIT) || !end.si_pid)
+            continue;
+        if (end.si_code == CLD_EXITED)
+            return err_set(err, "rank %d (process %d) ended before all had come, exit status %d",
+                           i + 1, (int)l->pid[i], end.si_status);
+        return err_set(err, "rank %d (process %d) ended before all had come, by signal %d (%s)",
+                       i + 1, (int)l->pid[i], end.si_status, strsignal(end.si_status));
+    }
     return 0;
 }
 

@@ -2,11 +2,12 @@
 /* launcher.c - one table of launchers: what each calls the rank, the world, and where rank 0 is.
  *
  * The first row whose rank is set counts. A launcher that says nothing of rank 0's address needs
- * MASTER_ADDR, unless it says that all ranks are on this host. torchrun keeps its own store on
- * MASTER_PORT, so there rank 0 listens on the port behind it.
+ * MASTER_ADDR, unless it says that all ranks are on this host: they meet at the loopback then.
+ * torchrun keeps its own store on MASTER_PORT, so there rank 0 listens on the port behind it.
  */
 #include "engine/launcher.h"
 
+#include <arpa/inet.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,6 +76,12 @@ static bool all_are_here(get_fn *get, const struct launcher *l, int32_t world)
     return local && atoi(local) == world;
 }
 
+static bool is_address(const char *host)
+{
+    unsigned char any[sizeof(struct in6_addr)];
+    return inet_pton(AF_INET, host, any) == 1 || inet_pton(AF_INET6, host, any) == 1;
+}
+
 static int find_host(get_fn *get, const struct launcher *l, struct rank_place *p, struct err *err)
 {
     const char *host = value(get, "MASTER_ADDR");
@@ -82,8 +89,8 @@ static int find_host(get_fn *get, const struct launcher *l, struct rank_place *p
     if (!host && value(get, l->host_list) &&
         first_host(value(get, l->host_list), p->host, sizeof p->host))
         return 0;
-    if (!host && all_are_here(get, l, p->world))
-        host = "127.0.0.1";
+    if ((!host || !is_address(host)) && all_are_here(get, l, p->world))
+        host = "127.0.0.1"; /* nobody else need reach it */
     if (!host)
         return err_set(err, "engine.ranks = env: MASTER_ADDR, the host of rank 0, is not set");
     if (strlen(host) >= sizeof p->host)

@@ -108,6 +108,7 @@ int lead_begin(struct lead *l, struct backend *b, struct err *err)
 {
     struct engine *e = &l->engine;
     e->backend = b;
+    engine_ranks_drop(e->model, e->one_ops);
     e->dispatch = engine_ranks_table(e->one_ops, b, e->model);
     e->one_ops->set_dispatch(b, e->dispatch);
     return ranks_begin(e->ranks, err);

@@ -44,6 +44,15 @@ int64_t memory_available(void)
     return memory_available_in("", why, sizeof why);
 }
 
+int64_t memory_usual_mib(int64_t available, int32_t processes)
+{
+    enum { MOST_MIB = 2048 };
+    int64_t mib = available / 4 / processes / 1048576;
+    if (available <= 0 || mib > MOST_MIB)
+        return MOST_MIB;
+    return mib > 0 ? mib : 1;
+}
+
 void *memory_huge(size_t bytes)
 {
     enum { HUGE = 2 << 20 };

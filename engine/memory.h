@@ -9,10 +9,13 @@
 /* Bytes that can be used without swapping, as the kernel estimates it, and without coming to the
  * limit of a cgroup of this process; 0 if nothing says. Reads files; any thread. */
 int64_t memory_available(void);
-
 /* The same for a process whose /proc and cgroups are below `root` ("" for this one), and a clause
  * that says what decided, in why[size]. */
 int64_t memory_available_in(const char *root, char *why, size_t size);
+
+/* MiB for keys and values of each of so many processes that share the machine, when nobody says how
+ * many: a quarter of what is available to all together, from 1 to 2048. available 0: not known. */
+int64_t memory_usual_mib(int64_t available, int32_t processes);
 
 /* Zeros, at a multiple of 2 MiB and in huge pages where the system has them. free() releases them.
  */

@@ -90,6 +90,9 @@ struct model *model_open_part(const char *path, int32_t world, int32_t rank, boo
 /* Makes a whole model what a rank has of it: for random ones, and for tests. */
 int model_take_part(struct model *m, int32_t world, int32_t rank, model_progress_fn *progress,
                     void *ctx, int64_t *read, struct err *err);
+/* Gives back what its matrices take of memory, when nobody reads them any more: their `data` is
+ * NULL from then on. Does nothing to a whole model, whose matrices lie in mapped files. */
+void model_drop_matrices(struct model *m);
 
 /* Moves the weights of a model that was opened from files out of their mappings into memory of this
  * process, in huge pages, at the same addresses: faster to walk through. Does nothing if they are

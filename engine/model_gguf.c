@@ -33,6 +33,11 @@ static struct shown show(struct gguf_string s)
     return v;
 }
 
+static bool equals(struct gguf_string s, const char *text)
+{
+    return s.n == strlen(text) && !memcmp(s.s, text, s.n);
+}
+
 /* Reads keys of one architecture; after the first failure the rest is not looked at. */
 struct keys {
     const struct gguf *g;
@@ -98,19 +103,43 @@ static int read_arch(const struct gguf *g, struct model_shape *s, const char **p
     return 0;
 }
 
+/* Scaling that divides positions, as llama.cpp reads it: a file that does not say of which type is
+ * "linear", and the factor has an older name. */
+static int refuse_scaling(struct keys *k)
+{
+    char key[128];
+    struct gguf_string type = {"linear", 6};
+    const char *name = "rope.scaling.factor";
+    double factor = number(k, name, 0);
+
+    if (factor == 0)
+        factor = number(k, name = "rope.scale_linear", 0);
+    snprintf(key, sizeof key, "%s.rope.scaling.type", k->prefix);
+    if (k->failed || gguf_string(k->g, key, &type, k->err) < 0)
+        return -1;
+    if (equals(type, "none"))
+        return 0;
+    if (!equals(type, "linear"))
+        return err_set(k->err, "%s: metadata '%s': '%s' is not supported", k->g->file, key,
+                       show(type).text);
+    if (factor != 0 && factor != 1)
+        return err_set(k->err, "%s: metadata '%s.%s': %g: linear scaling is not supported",
+                       k->g->file, k->prefix, name, factor);
+    return 0;
+}
+
 /* Things of these architectures that whet does not compute: refused, not ignored. */
 static int refuse_variants(struct keys *k, const struct model_shape *s)
 {
     int64_t parts = 1;
     char key[128];
-    struct gguf_string type = {"none", 4};
+    bool causal = true;
     int32_t experts = whole(k, "expert_count", 0);
     int32_t value_dim = whole(k, "attention.value_length", s->head_dim);
     int32_t rope_dim = whole(k, "rope.dimension_count", s->head_dim);
-    double linear = number(k, "rope.scale_linear", 1);
 
-    snprintf(key, sizeof key, "%s.rope.scaling.type", k->prefix);
-    if (k->failed || gguf_string(k->g, key, &type, k->err) < 0)
+    snprintf(key, sizeof key, "%s.attention.causal", k->prefix);
+    if (k->failed || gguf_bool(k->g, key, &causal, k->err) < 0)
         return -1;
     if (gguf_int(k->g, "split.count", &parts, k->err) < 0)
         return -1;
@@ -128,13 +157,12 @@ static int refuse_variants(struct keys *k, const struct model_shape *s)
     if (rope_dim != s->head_dim)
         return err_set(k->err, "%s: metadata '%s.rope.dimension_count': %d, but heads have %d",
                        k->g->file, k->prefix, rope_dim, s->head_dim);
-    if (type.n != 4 || memcmp(type.s, "none", 4))
-        return err_set(k->err, "%s: metadata '%s': '%s' is not supported", k->g->file, key,
-                       show(type).text);
-    if (linear != 1)
-        return err_set(k->err, "%s: metadata '%s.rope.scale_linear': %g is not supported",
-                       k->g->file, k->prefix, linear);
-    return 0;
+    if (!causal)
+        return err_set(k->err,
+                       "%s: metadata '%s': false: a model whose tokens see those behind them "
+                       "generates no text",
+                       k->g->file, key);
+    return refuse_scaling(k);
 }
 
 static int read_shape(const struct gguf *g, struct model_shape *s, struct err *err)
@@ -231,11 +259,6 @@ static char *copy_string(struct gguf_string s)
     memcpy(copy, s.s, s.n);
     copy[s.n] = 0;
     return copy;
-}
-
-static bool equals(struct gguf_string s, const char *text)
-{
-    return s.n == strlen(text) && !memcmp(s.s, text, s.n);
 }
 
 static int split_strings(const struct gguf_string *s, int64_t n, const char ***text,

@@ -76,6 +76,12 @@ static const cJSON *field(const struct fields *f, const char *name)
     return v && !cJSON_IsNull(v) ? v : NULL;
 }
 
+/* Whether the field is there and null, which says more than none: "no window", say. */
+static bool is_null(const struct fields *f, const char *name)
+{
+    return cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(f->object, name));
+}
+
 static double number(struct fields *f, const char *name, double fallback)
 {
     const cJSON *v = field(f, name);
@@ -158,15 +164,15 @@ static const struct arch_checkpoint *read_arch(struct fields *f, struct model_sh
 }
 
 /* rope_theta and scaling: flat fields with "rope_scaling" up to transformers 4, all in
- * "rope_parameters" since 5. */
+ * "rope_parameters" since 5. Where there are both, "rope_scaling" is what all versions read. */
 static int read_rope(struct fields *f, struct model_shape *s)
 {
     struct fields r = *f;
-    const cJSON *object = field(f, "rope_parameters"), *child;
-    const char *name = object ? "rope_parameters" : "rope_scaling";
+    const cJSON *object = field(f, "rope_scaling"), *child;
+    const char *name = "rope_scaling";
 
-    if (!object)
-        object = field(f, "rope_scaling");
+    if (!object || (cJSON_IsObject(object) && !object->child))
+        object = field(f, name = "rope_parameters");
     s->rope_base = (float)number(f, "rope_theta", 10000);
     if (f->failed)
         return -1;
@@ -201,13 +207,19 @@ static int read_rope(struct fields *f, struct model_shape *s)
     return r.failed ? err_prefix(f->err, "%s", name) : 0;
 }
 
-/* Within the window, windowed and full attention are the same: the context ends there. */
-static void read_window(struct fields *f, struct model_shape *s, bool windowed)
+/* Within the window, windowed and full attention are the same: the context ends there. Which layers
+ * have a window is listed, or they are those from max_window_layers on, of which there may be none.
+ */
+static void read_window(struct fields *f, struct model_shape *s,
+                        const struct arch_checkpoint *absent)
 {
     const cJSON *layers = field(f, "layer_types"), *type;
-    int32_t window = whole(f, "sliding_window", 0);
+    int32_t window = whole(f, "sliding_window", is_null(f, "sliding_window") ? 0 : absent->window);
+    bool windowed = flag(f, "use_sliding_window", absent->windowed);
+    int32_t first = whole(f, "max_window_layers", absent->first_windowed);
 
-    windowed = flag(f, "use_sliding_window", windowed);
+    if (!absent->windowed && (cJSON_GetArraySize(layers) > 0 || first >= s->layers))
+        windowed = false;
     cJSON_ArrayForEach(type, layers)
     {
         const char *name = cJSON_GetStringValue(type);
@@ -250,17 +262,19 @@ static int read_shape(struct fields *f, struct model_shape *s, const struct weig
     s->hidden = whole(f, "hidden_size", REQUIRED);
     s->ffn = whole(f, "intermediate_size", REQUIRED);
     s->heads = whole(f, "num_attention_heads", REQUIRED);
-    int32_t kv_heads = absent->kv_heads ? absent->kv_heads : s->heads;
+    bool all_heads = !absent->kv_heads || is_null(f, "num_key_value_heads");
+    int32_t kv_heads = all_heads ? s->heads : absent->kv_heads;
     int32_t head_dim = absent->head_dim ? absent->head_dim : s->hidden / (s->heads ? s->heads : 1);
     s->kv_heads = whole(f, "num_key_value_heads", kv_heads);
     s->head_dim = whole(f, "head_dim", head_dim);
     s->vocab = whole(f, "vocab_size", REQUIRED);
     s->max_context = whole(f, "max_position_embeddings", REQUIRED);
     s->eps = (float)number(f, "rms_norm_eps", 1e-6);
-    s->tied_head = flag(f, "tie_word_embeddings", !weights_find(w, "lm_head.weight"));
+    bool head = weights_find(w, "lm_head.weight") || hf_quant_stores(w, "lm_head.weight");
+    s->tied_head = flag(f, "tie_word_embeddings", !head);
     if (f->failed || read_rope(f, s) < 0)
         return -1;
-    read_window(f, s, absent->windowed);
+    read_window(f, s, absent);
     if (f->failed || refuse_variants(f) < 0)
         return -1;
     return model_check_shape(s, f->file, f->err);

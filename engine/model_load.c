@@ -196,6 +196,11 @@ static struct tensor *take(struct taker *k, const char *name, enum dim rows, enu
         err_set(k->err, "%s: tensor '%s' is missing", k->file, name);
         return NULL;
     }
+    if (t->element >= ELEMENT_F64) {
+        err_set(k->err, "%s: tensor '%s': dtype %s is not supported", k->file, name,
+                tensor_element_name(t));
+        return NULL;
+    }
     if (t->element != ELEMENT_WEIGHT) {
         err_set(k->err,
                 "%s: tensor '%s': %s is no format of weights without a "
@@ -277,10 +282,11 @@ static int take_layer(struct taker *k, int32_t index, enum naming naming)
 }
 
 /* Tensors that may be there and say nothing whet needs. */
-static bool ignorable(const struct model *m, const char *name)
+static bool ignorable(const struct model *m, const struct tensor *t)
 {
+    const char *name = t->name;
     const char *dot = strstr(name, "rotary_emb.inv_freq"); /* recomputed from the base */
-    if (dot && !strcmp(dot, "rotary_emb.inv_freq"))
+    if (t->bytes == 0 || (dot && !strcmp(dot, "rotary_emb.inv_freq")))
         return true;
     return m->shape.tied_head && !strcmp(name, head_name[NAMING_HF]); /* a copy of the embedding */
 }
@@ -301,7 +307,7 @@ int model_take_tensors(struct model *m, struct weights *w, enum naming naming,
         if (take_layer(&k, i, naming) < 0)
             return -1;
     for (int64_t i = 0; i < w->tensors; i++)
-        if (!w->tensor[i].used && !ignorable(m, w->tensor[i].name) &&
+        if (!w->tensor[i].used && !ignorable(m, &w->tensor[i]) &&
             !(quant && hf_quant_ignores(&w->tensor[i])))
             return err_set(err,
                            "%s: tensor '%s' is no part of this architecture with %d layers; "

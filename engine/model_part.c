@@ -151,6 +151,21 @@ int model_take_part(struct model *m, int32_t world, int32_t rank, model_progress
     return 0;
 }
 
+/* All lie in one block, which begins with the embedding; vectors have memory of their own. */
+void model_drop_matrices(struct model *m)
+{
+    if (m->shard.world < 2)
+        return;
+    model_disown(m, m->embed.data);
+    m->embed.data = m->head.data = NULL;
+    for (int32_t i = 0; i < m->shape.layers; i++) {
+        struct layer *l = &m->layer[i];
+        struct weight *w[] = {&l->wq, &l->wk, &l->wv, &l->wo, &l->gate, &l->up, &l->down};
+        for (size_t k = 0; k < sizeof w / sizeof *w; k++)
+            w[k]->data = NULL;
+    }
+}
+
 struct model *model_open_part(const char *path, int32_t world, int32_t rank, bool with_tokenizer,
                               model_progress_fn *progress, void *ctx, int64_t *read,
                               struct err *err)

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ranks.c - what ranks that have met say to each other, and who watches them.
+/* ranks.c - what ranks that have met say to each other.
  *
- * Rank 0 hears what each has before it tells all how to open their backends. While they run, its
- * watching thread reads what they say, which is nothing unless one gives up; it also is the one
- * that sees a step take too long.
+ * Rank 0 says what it wishes when it has its part, and hears what each has room for before it tells
+ * all how to open their backends. What the others say is read by its watching thread
+ * (ranks_watch.c), which hands it over here.
  */
 #include "engine/ranks.h"
 
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +16,7 @@
 #include "config/log.h"
 #include "engine/ranks_private.h"
 
-enum { WATCH_MS = 50, POLL_US = 2000, GRACE_S = 10 };
+enum { POLL_US = 2000 };
 
 int32_t ranks_rank(const struct ranks *r)
 {
@@ -31,7 +30,12 @@ int32_t ranks_world(const struct ranks *r)
 
 int32_t ranks_local(const struct ranks *r)
 {
-    return r->local;
+    return r->welcome.local_ranks;
+}
+
+int32_t ranks_same_cpus(const struct ranks *r)
+{
+    return r->welcome.same_cpus;
 }
 
 const char *ranks_lost(struct ranks *r)
@@ -74,7 +78,8 @@ struct ranks *ranks_open(const struct ranks_options *o, struct err *err)
     pthread_mutex_init(&r->lock, NULL);
     pthread_mutex_init(&r->send, NULL);
     ranks_kernels_open(r);
-    if ((o->place.rank == 0 ? ranks_lead(r, err) : ranks_join(r, err)) == 0)
+    if ((o->place.rank == 0 ? ranks_lead(r, err) : ranks_join(r, err)) == 0 &&
+        ranks_watch(r, err) == 0)
         return r;
     ranks_close(r);
     return NULL;
@@ -82,24 +87,33 @@ struct ranks *ranks_open(const struct ranks_options *o, struct err *err)
 
 /* ---- agreeing ------------------------------------------------------------------------------- */
 
-/* Receives a message of that kind and size from a rank, without a time limit: the rank may be
- * loading its model. */
-static int hear(struct ranks *r, int32_t from, enum link_kind kind, void *to, size_t n,
-                struct err *err)
+/* Receives a message of that kind and size from rank 0, without a time limit: it may be loading its
+ * model, and if its host is lost the connection ends. */
+static int hear(struct ranks *r, enum link_kind kind, void *to, size_t n, struct err *err)
 {
     struct link_message m;
-    if (link_receive(r->peer[from].fd, n > WIRE_TEXT ? n : WIRE_TEXT, 0, &m, NULL, err))
-        return err_prefix(err, "rank %d", from);
+    if (link_receive(r->peer[0].fd, n > WIRE_TEXT ? n : WIRE_TEXT, 0, &m, NULL, err))
+        return err_prefix(err, "rank 0");
     int rc = 0;
     if (m.kind == LINK_LOST || m.kind == LINK_REFUSED)
-        rc = err_set(err, "rank %d: %.*s", from, (int)m.n, m.data);
+        rc = err_set(err, "rank 0: %.*s", (int)m.n, m.data);
     else if (m.kind != kind || m.n != n)
-        rc = err_set(err, "rank %d said something unexpected (%d, %zu bytes)", from, (int)m.kind,
-                     m.n);
-    else if (n)
+        rc = err_set(err, "rank 0 said something unexpected (%d, %zu bytes)", (int)m.kind, m.n);
+    else
         memcpy(to, m.data, n);
     link_message_free(&m);
     return rc;
+}
+
+/* Rank 0: until the watching thread has heard from that rank what it has. */
+static int await_part(struct ranks *r, int32_t from, struct err *err)
+{
+    while (!atomic_load(&r->peer[from].has_part)) {
+        if (ranks_lost(r))
+            return err_set(err, "%s", r->why);
+        usleep(POLL_US);
+    }
+    return 0;
 }
 
 static int check_part(const struct wire_part *own, const struct wire_part *part, int32_t rank,
@@ -127,6 +141,15 @@ int ranks_tell_all(struct ranks *r, enum link_kind kind, const void *data, size_
     return rc;
 }
 
+int ranks_tell_first(struct ranks *r, enum link_kind kind, const void *data, size_t n,
+                     struct err *err)
+{
+    pthread_mutex_lock(&r->send);
+    int rc = link_send(r->peer[0].fd, kind, data, n, clock_ns() + SEND_NS, err);
+    pthread_mutex_unlock(&r->send);
+    return rc;
+}
+
 static void compare_shapes(struct ranks *r, const struct wire_part *own,
                            const struct wire_part *part, int32_t rank)
 {
@@ -141,25 +164,35 @@ static int lead_agreement(struct ranks *r, const struct wire_part *own, struct w
     char device[SHARD_WORLD_MAX][sizeof own->device];
     bool shared = false;
     memcpy(device[0], own->device, sizeof own->device);
+    if (ranks_tell_all(r, LINK_WISH, setup, sizeof *setup, err))
+        return -1;
+    atomic_store(&r->awaits_ns, clock_ns());
     for (int32_t i = 1; i < r->options.place.world; i++) {
-        struct wire_part part;
-        if (hear(r, i, LINK_PART, &part, sizeof part, err) || check_part(own, &part, i, err))
+        const struct wire_part *part = &r->peer[i].part;
+        if (await_part(r, i, err) || check_part(own, part, i, err))
             return -1;
-        compare_shapes(r, own, &part, i);
-        memcpy(device[i], part.device, sizeof part.device);
+        compare_shapes(r, own, part, i);
+        memcpy(device[i], part->device, sizeof part->device);
         for (int32_t k = 0; k < i; k++)
-            shared |= *part.device && !memcmp(device[k], part.device, sizeof part.device);
-        int64_t fit = part.kv_room > 0 && part.page_bytes > 0 ? part.kv_room / part.page_bytes
-                                                              : setup->kv_pages;
+            shared |= *part->device && !memcmp(device[k], part->device, sizeof part->device);
+        int64_t fit = part->kv_room > 0 && part->page_bytes > 0 ? part->kv_room / part->page_bytes
+                                                                : setup->kv_pages;
         if (fit < 1)
             return err_set(err, "rank %d has no room for KV pages", i);
         setup->kv_pages = fit < setup->kv_pages ? (int32_t)fit : setup->kv_pages;
     }
-    if (r->ops->ranks->make(setup->id, r->options.place.world, r->one_host, shared, err))
+    if (r->ops->ranks->make(setup->id, r->options.place.world, r->welcome.one_host, shared, err))
         return -1;
     memcpy(r->id, setup->id, sizeof r->id);
     r->id_made = true;
+    atomic_store(&r->awaits_ns, clock_ns());
+    atomic_store(&r->set_up, true);
     return ranks_tell_all(r, LINK_SET_UP, setup, sizeof *setup, err);
+}
+
+int ranks_hear_wish(struct ranks *r, struct wire_setup *wish, struct err *err)
+{
+    return hear(r, LINK_WISH, wish, sizeof *wish, err);
 }
 
 int ranks_agree(struct ranks *r, const struct backend_ops *ops, const struct wire_part *part,
@@ -168,13 +201,13 @@ int ranks_agree(struct ranks *r, const struct backend_ops *ops, const struct wir
     r->ops = ops;
     if (!ops->ranks)
         return err_set(err, "backend %s runs no model in several ranks", ops->name);
-    if (!ops->ranks->many_hosts && !r->one_host)
+    if (!ops->ranks->many_hosts && !r->welcome.one_host)
         return err_set(err, "backend %s: all ranks must be on one machine", ops->name);
     if (r->options.place.rank == 0)
         return lead_agreement(r, part, setup, err);
-    if (link_send(r->peer[0].fd, LINK_PART, part, sizeof *part, clock_ns() + SEND_NS, err))
+    if (ranks_tell_first(r, LINK_PART, part, sizeof *part, err))
         return err_prefix(err, "rank 0");
-    if (hear(r, 0, LINK_SET_UP, setup, sizeof *setup, err))
+    if (hear(r, LINK_SET_UP, setup, sizeof *setup, err))
         return -1;
     memcpy(r->id, setup->id, sizeof r->id);
     r->id[sizeof r->id - 1] = 0;
@@ -182,119 +215,10 @@ int ranks_agree(struct ranks *r, const struct backend_ops *ops, const struct wir
     return 0;
 }
 
-/* ---- watching ------------------------------------------------------------------------------- */
-
-static void heard(struct ranks *r, int32_t from)
-{
-    const struct peer *p = &r->peer[from];
-    struct link_message m;
-    struct err e = {""};
-    char why[300];
-    int rc = link_receive(p->fd, WIRE_TEXT, clock_ns() + HELLO_NS, &m, NULL, &e);
-    if (rc == 0 && m.kind == LINK_READY && !r->began) {
-        link_message_free(&m);
-        atomic_fetch_add(&r->readies, 1);
-        return;
-    }
-    if (rc == 0 && ranks_kernels_heard(r, from, &m) == 0) {
-        link_message_free(&m);
-        return;
-    }
-    snprintf(why, sizeof why, "rank %d (process %lld at %s) %s%.*s", from, (long long)p->join.pid,
-             p->address,
-             rc                    ? "is gone: "
-             : m.kind == LINK_LOST ? "gave up: "
-                                   : "said something unexpected",
-             rc                    ? (int)sizeof e.msg
-             : m.kind == LINK_LOST ? (int)m.n
-                                   : 0,
-             rc ? e.msg : m.data);
-    link_message_free(&m);
-    ranks_lose(r, why);
-}
-
-/* Ends the process if a step does not return although the collective was aborted: it is stuck in
- * the device or its library. */
-static void end_if_stuck(struct ranks *r)
-{
-    if (!atomic_load(&r->lost) || !atomic_load(&r->busy) ||
-        clock_ns() - atomic_load(&r->lost_ns) < GRACE_S * INT64_C(1000000000))
-        return;
-    log_error("ranks", "%s, and this rank does not come back: its process ends", r->why);
-    if (r->id_made)
-        r->ops->ranks->made(r->id);
-    fflush(NULL);
-    _exit(RANKS_EXIT_LOST);
-}
-
-static void look_at_step(struct ranks *r)
-{
-    int64_t began = atomic_load(&r->step_ns);
-    double took = began ? (double)(clock_ns() - began) * 1e-9 : 0;
-    struct collective *c = atomic_load(&r->collective);
-    const char *broken = c ? c->ops->broken(c) : NULL;
-    char why[120];
-    if (broken)
-        ranks_lose(r, broken);
-    if (took > r->options.step_timeout_s) {
-        snprintf(why, sizeof why, "a step did not end within %.1f s", r->options.step_timeout_s);
-        ranks_lose(r, why);
-    }
-    end_if_stuck(r);
-}
-
-/* On rank 0: reads messages of all other ranks, and notices a closed connection. */
-static void listen_to_all(struct ranks *r)
-{
-    int32_t world = r->options.place.world;
-    struct pollfd p[SHARD_WORLD_MAX];
-    bool lost = atomic_load(&r->lost);
-    for (int32_t i = 1; i < world; i++)
-        p[i] = (struct pollfd){lost ? -1 : r->peer[i].fd, POLLIN, 0};
-    int some = poll(p + 1, (nfds_t)world - 1, WATCH_MS);
-    for (int32_t i = 1; some > 0 && i < world && !atomic_load(&r->stop); i++)
-        if (p[i].revents)
-            heard(r, i);
-}
-
-/* On other ranks: notices that rank 0 has closed the connection while this rank is busy in a step
- * and does not read. The last message of rank 0, which says why, is read when the step ends, so the
- * rank is given a second for that. */
-static void look_at_leader(struct ranks *r, int *looks)
-{
-    struct pollfd p = {r->peer[0].fd, POLLRDHUP, 0};
-    usleep(WATCH_MS * 1000);
-    bool gone = poll(&p, 1, 0) > 0 && atomic_load(&r->busy);
-    *looks = gone ? *looks + 1 : 0;
-    if (*looks > 1000 / WATCH_MS)
-        ranks_lose(r, "rank 0 is gone");
-}
-
-static void *watch(void *arg)
-{
-    struct ranks *r = arg;
-    int looks = 0;
-    pthread_setname_np(pthread_self(), "whet-ranks");
-    while (!atomic_load(&r->stop)) {
-        if (r->options.place.rank == 0)
-            listen_to_all(r);
-        else
-            look_at_leader(r, &looks);
-        look_at_step(r);
-    }
-    return NULL;
-}
-
-/* The watching thread runs from here on, because what follows waits for the other ranks. */
 struct collective *ranks_collective(struct ranks *r, const struct backend_ops *ops,
                                     const struct wire_setup *setup, struct err *err)
 {
     atomic_store(&r->busy, true);
-    if (pthread_create(&r->watcher, NULL, watch, r)) {
-        err_set(err, "no thread to watch the ranks");
-        return NULL;
-    }
-    r->watching = true;
     struct collective *c = ops->ranks->open(setup->id, r->options.place.rank,
                                             r->options.place.world, r->options.step_timeout_s, err);
     atomic_store(&r->collective, c);
@@ -306,22 +230,22 @@ struct collective *ranks_collective(struct ranks *r, const struct backend_ops *o
 
 int ranks_begin(struct ranks *r, struct err *err)
 {
+    atomic_store(&r->busy, false); /* rank 0 waits below, but reads messages meanwhile */
     if (r->options.place.rank > 0) {
-        r->began = true;
-        atomic_store(&r->busy, false);
-        if (link_send(r->peer[0].fd, LINK_READY, NULL, 0, clock_ns() + SEND_NS, err))
+        atomic_store(&r->began, true);
+        if (ranks_tell_first(r, LINK_READY, NULL, 0, err))
             return err_prefix(err, "rank 0");
         return 0;
     }
-    atomic_store(&r->busy, false); /* it waits below, but reads messages meanwhile */
-    while (atomic_load(&r->readies) < r->options.place.world - 1) {
-        if (ranks_lost(r))
-            return err_set(err, "%s", r->why);
-        usleep(POLL_US);
-    }
+    for (int32_t i = 1; i < r->options.place.world; i++)
+        while (!atomic_load(&r->peer[i].ready)) {
+            if (ranks_lost(r))
+                return err_set(err, "%s", r->why);
+            usleep(POLL_US);
+        }
     r->ops->ranks->made(r->id);
     r->id_made = false;
-    r->began = true;
+    atomic_store(&r->began, true);
     return 0;
 }
 
@@ -394,14 +318,17 @@ static int take_unload(const struct link_message *m, struct ranks_order *o, stru
 int ranks_next(struct ranks *r, const struct wire_limits *l, struct ranks_order *o, struct err *err)
 {
     bool gone;
-    size_t step = wire_most(l),
-           kernel = sizeof o->kernel + (r->one_host ? 0 : (size_t)KERNEL_BYTES_MOST);
+    size_t step = wire_most(l), kernel = sizeof o->kernel + (size_t)KERNEL_BYTES_MOST;
     atomic_store(&r->busy, false);
     r->turn = !r->turn;
     struct link_message *m = &r->order[r->turn];
-    link_message_free(m);
-    if (link_receive(r->peer[0].fd, step > kernel ? step : kernel, 0, m, &gone, err))
-        return gone ? err_set(err, "rank 0 is gone") : err_prefix(err, "rank 0");
+    do {
+        link_message_free(m);
+        if (link_receive(r->peer[0].fd, step > kernel ? step : kernel, 0, m, &gone, err))
+            return gone ? err_set(err, "rank 0 is gone") : err_prefix(err, "rank 0");
+        if (m->kind == LINK_PING)
+            ranks_tell_first(r, LINK_ALIVE, NULL, 0, NULL); /* else the next read finds it */
+    } while (m->kind == LINK_PING);
     switch (m->kind) {
     case LINK_END:
         return ORDER_END;
@@ -429,10 +356,7 @@ void ranks_give_up(struct ranks *r, const char *why)
     struct collective *c = atomic_load(&r->collective);
     if (c) /* a step may still be under way */
         c->ops->abort(c, why);
-    pthread_mutex_lock(&r->send);
-    link_send(r->peer[0].fd, LINK_LOST, why, n < WIRE_TEXT ? n : WIRE_TEXT, clock_ns() + HELLO_NS,
-              NULL);
-    pthread_mutex_unlock(&r->send);
+    ranks_tell_first(r, LINK_LOST, why, n < WIRE_TEXT ? n : WIRE_TEXT, NULL);
 }
 
 /* ---- the end -------------------------------------------------------------------------------- */

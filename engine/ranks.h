@@ -9,22 +9,24 @@
  *
  *   rank 0                              another rank
  *   ranks_open (listens)                ranks_open (connects, JOIN)       -> WELCOME or REFUSED
- *   loads its part                      loads its part                    -> PART
- *   ranks_agree (hears all, SET_UP)     ranks_agree (hears SET_UP)
+ *   loads its part                      loads its part                    ALIVE ->
+ *   ranks_agree (WISH)                  ranks_hear_wish
+ *               (hears all, SET_UP)     ranks_agree (PART, hears SET_UP)
  *   ranks_collective                    ranks_collective                  (all at once)
  *   ranks_begin (hears all READY)       ranks_begin (READY)
  *   ranks_send_step ... ranks_close     ranks_next ...
  *
  * Kernels: what rank 0 wants to try or to publish, the others load first (ranks_load), each from
- * the file or from bytes that come with the message, and say whether they could: one that cannot is
+ * the bytes that come with the message, and say whether they could: one that cannot is
  * enough for it to be nowhere. Every step then says with which kernels it runs, as changes of a
  * table that all ranks have, so that a step runs with one table on all of them.
  *
- * A rank that is gone, or says that it cannot go on, ends the world on all: whoever waits in a
- * collective comes back with an error, and on rank 0 `on_lost` is called, once, by the thread that
- * watches. A step of which no end is seen within the timeout is the same. If even that does not
- * bring the step back, the process ends itself with RANKS_EXIT_LOST: a device that hangs for good
- * must not keep a server that looks alive.
+ * A rank that is gone, says that it cannot go on, or nothing where it must (while it starts, that
+ * it gets on with it, each join_timeout_s; later, when it is asked, within step_timeout_s), ends
+ * the world on all: whoever waits in a collective comes back with an error, and on rank 0 `on_lost`
+ * is called, once, by the thread that watches. A step of which no end is seen within the timeout is
+ * the same. If even that does not bring the step back, the process ends itself with
+ * RANKS_EXIT_LOST: a device that hangs for good must not keep a server that looks alive.
  */
 #ifndef WHET_ENGINE_RANKS_H
 #define WHET_ENGINE_RANKS_H
@@ -40,28 +42,34 @@ struct ranks;
 
 struct ranks_options {
     struct rank_place place;
-    double join_timeout_s;                       /* for all to come */
-    double step_timeout_s;                       /* for a step */
+    double join_timeout_s;                       /* for all to come; of no progress in a start */
+    double step_timeout_s;                       /* for a step; for an answer between steps */
     const char *secret;                          /* what all must know, or NULL */
     void (*on_lost)(void *ctx, const char *why); /* rank 0; on the watching thread. Or NULL */
     void *ctx;
 };
 
-/* All ranks of the world, or NULL with a message. Copies the options. */
+/* All ranks of the world, or NULL with a message. Copies the options. From here on the ranks watch
+ * each other. */
 struct ranks *ranks_open(const struct ranks_options *o, struct err *err);
 int32_t ranks_rank(const struct ranks *r);
 int32_t ranks_world(const struct ranks *r);
 /* Ranks on this machine, itself included. */
 int32_t ranks_local(const struct ranks *r);
+/* Of those, the ranks that may run on the same CPUs as this one, itself included. */
+int32_t ranks_same_cpus(const struct ranks *r);
 
-/* Each rank with what it has. Rank 0 fills `setup` beforehand but for kv_pages, of which it takes
- * the least that any device has room for, and `id`; the others are told. `ops` must have `ranks`.
+/* Another rank, when it has its part of the model: waits until rank 0 has its own, and says what
+ * that would open its backend with, by which this one reckons what it has room for. -1 with a
+ * message. */
+int ranks_hear_wish(struct ranks *r, struct wire_setup *wish, struct err *err);
+/* Each rank with what it has. Rank 0 fills `setup` beforehand but for `id`, and of kv_pages takes
+ * the least that any device has room for; the others are told. `ops` must have `ranks`.
  * -1 with a message that names the rank at fault: another model, another backend, several hosts
  * where there must be one. */
 int ranks_agree(struct ranks *r, const struct backend_ops *ops, const struct wire_part *part,
                 struct wire_setup *setup, struct err *err);
-/* On the thread that runs steps. NULL with a message. Belongs to `r`. From here on the ranks watch
- * each other, since what follows waits for the others. */
+/* On the thread that runs steps. NULL with a message. Belongs to `r`. */
 struct collective *ranks_collective(struct ranks *r, const struct backend_ops *ops,
                                     const struct wire_setup *setup, struct err *err);
 /* When its backend is open: rank 0 waits until all others have opened theirs. */
@@ -95,7 +103,7 @@ struct ranks_order {
     struct step step;
     struct wire_table table;
     struct wire_kernel kernel; /* ORDER_LOAD */
-    const char *bytes;         /* of it, or NULL: they are in a file */
+    const char *bytes;         /* of it */
     int32_t number;            /* ORDER_UNLOAD */
     struct wire_timing timing; /* ORDER_TIME */
 };
@@ -103,7 +111,7 @@ int ranks_next(struct ranks *r, const struct wire_limits *l, struct ranks_order 
                struct err *err);
 /* Another rank, any thread: it has loaded the kernel (`why` NULL) or cannot; it runs no more; the
  * table that the last step ran with. */
-void ranks_loaded(struct ranks *r, int32_t number, const char *why);
+void ranks_loaded(struct ranks *r, int32_t number, const struct err *why);
 void ranks_broken(struct ranks *r, int32_t number, const char *why);
 void ranks_ran_with(struct ranks *r, const struct wire_table *t);
 /* Another rank: tells rank 0 why it cannot go on; its own collective is over. */

@@ -63,9 +63,8 @@ static char *read_object(const char *path, int64_t *n, struct err *err)
     return data;
 }
 
-/* Builds the message. On one host it names the file, which the others read and hash. */
-static char *make_message(const struct ranks *r, const struct kernel_object *o, int32_t number,
-                          size_t *n, struct err *err)
+/* Builds the message: what the kernel is, and its bytes. */
+static char *make_message(const struct kernel_object *o, int32_t number, size_t *n, struct err *err)
 {
     struct wire_kernel k = {.number = number,
                             .region = (int32_t)o->region,
@@ -80,9 +79,7 @@ static char *make_message(const struct ranks *r, const struct kernel_object *o, 
     snprintf(k.id, sizeof k.id, "%s", o->id);
     snprintf(k.name, sizeof k.name, "%s", o->name);
     snprintf(k.entry, sizeof k.entry, "%s", o->entry ? o->entry : "");
-    snprintf(k.path, sizeof k.path, "%s", o->path);
-    bool by_path = r->one_host && strlen(o->path) < sizeof k.path;
-    k.bytes = by_path ? 0 : bytes;
+    k.bytes = bytes;
     *n = sizeof k + (size_t)k.bytes;
     char *message = xmalloc(*n);
     memcpy(message, &k, sizeof k);
@@ -101,7 +98,7 @@ static int await_locked(struct ranks *r, struct err *err)
     while (k->answers < r->options.place.world - 1 && !k->why[0] && !ranks_lost(r) && !timed_out)
         timed_out = pthread_cond_timedwait(&k->said, &k->lock, &at);
     if (k->why[0])
-        return err_set(err, "%s", k->why);
+        return k->outside ? err_outside(err, "%s", k->why) : err_set(err, "%s", k->why);
     if (k->answers == r->options.place.world - 1)
         return 0;
     if (ranks_lost(r))
@@ -132,7 +129,7 @@ int ranks_load(struct ranks *r, const struct kernel_object *o, int32_t *number, 
     if (unequal)
         return err_outside(err, "rank %d has another shape or machine there", unequal);
     *number = begin_asking(k);
-    char *message = make_message(r, o, *number, &n, err);
+    char *message = make_message(o, *number, &n, err);
     int rc = message ? ranks_tell_all(r, LINK_LOAD, message, n, err) : -1;
     if (message && rc)
         ranks_lose(r, err->msg);
@@ -166,8 +163,10 @@ static int loaded_locked(struct rank_kernels *k, int32_t from, const struct wire
         return -1;
     k->answered[from] = true;
     k->answers++;
-    if (a->why[0] && !k->why[0])
+    if (a->why[0] && !k->why[0]) {
         snprintf(k->why, sizeof k->why, "rank %d: %s", from, a->why);
+        k->outside = a->outside;
+    }
     pthread_cond_broadcast(&k->said);
     return 0;
 }
@@ -207,7 +206,7 @@ static int heard_of_kernel(struct ranks *r, int32_t from, const struct link_mess
 int ranks_kernels_heard(struct ranks *r, int32_t from, const struct link_message *m)
 {
     struct wire_version v;
-    if (!r->began)
+    if (!atomic_load(&r->began))
         return -1;
     if (m->kind == LINK_LOADED || m->kind == LINK_BROKE)
         return heard_of_kernel(r, from, m);
@@ -245,30 +244,24 @@ int32_t ranks_unequal(const struct ranks *r, enum region region)
 
 /* ---- another rank --------------------------------------------------------------------------- */
 
-/* Sends to rank 0. A failure is not reported here: the next read from rank 0 finds it. */
-static void tell(struct ranks *r, enum link_kind kind, const void *data, size_t n)
-{
-    pthread_mutex_lock(&r->send);
-    link_send(r->peer[0].fd, kind, data, n, clock_ns() + SEND_NS, NULL);
-    pthread_mutex_unlock(&r->send);
-}
+/* A failure to send is not reported here: the next read from rank 0 finds it. */
 
-void ranks_loaded(struct ranks *r, int32_t number, const char *why)
+void ranks_loaded(struct ranks *r, int32_t number, const struct err *why)
 {
-    struct wire_answer a = {.number = number};
-    snprintf(a.why, sizeof a.why, "%s", why ? why : "");
-    tell(r, LINK_LOADED, &a, sizeof a);
+    struct wire_answer a = {.number = number, .outside = why && why->outside};
+    snprintf(a.why, sizeof a.why, "%s", !why ? "" : *why->msg ? why->msg : "it does not load");
+    ranks_tell_first(r, LINK_LOADED, &a, sizeof a, NULL);
 }
 
 void ranks_broken(struct ranks *r, int32_t number, const char *why)
 {
     struct wire_answer a = {.number = number};
     snprintf(a.why, sizeof a.why, "%s", why);
-    tell(r, LINK_BROKE, &a, sizeof a);
+    ranks_tell_first(r, LINK_BROKE, &a, sizeof a, NULL);
 }
 
 void ranks_ran_with(struct ranks *r, const struct wire_table *t)
 {
     struct wire_version v = {t->step, t->version};
-    tell(r, LINK_TABLE, &v, sizeof v);
+    ranks_tell_first(r, LINK_TABLE, &v, sizeof v, NULL);
 }

@@ -8,13 +8,11 @@
 #include "engine/ranks_loader.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -54,27 +52,6 @@ struct loader {
 
 /* ---- an object ------------------------------------------------------------------------------ */
 
-static char *read_file(const struct wire_kernel *k, int64_t *n, struct err *err)
-{
-    int fd = open(k->path, O_RDONLY | O_CLOEXEC);
-    struct stat st;
-    char *data = NULL;
-    *n = 0;
-    if (fd < 0 || fstat(fd, &st) != 0 || st.st_size < 1 || st.st_size > KERNEL_BYTES_MOST)
-        err_set(err, "%.150s: %s", k->path, fd < 0 ? strerror(errno) : "is no kernel");
-    else
-        data = xmalloc((size_t)st.st_size);
-    while (data && *n < st.st_size) {
-        ssize_t got = read(fd, data + *n, (size_t)(st.st_size - *n));
-        if (got <= 0)
-            break;
-        *n += got;
-    }
-    if (fd >= 0)
-        close(fd);
-    return data;
-}
-
 static int nameless_file(const char *data, int64_t n, struct err *err)
 {
     int fd = memfd_create("whet-kernel", MFD_CLOEXEC);
@@ -90,14 +67,14 @@ static int nameless_file(const char *data, int64_t n, struct err *err)
         at += put;
     }
     if (fd < 0)
-        err_set(err, "no memory for a kernel of %lld bytes: %s", (long long)n, strerror(errno));
+        err_outside(err, "no memory for a kernel of %lld bytes: %s", (long long)n, strerror(errno));
     return fd;
 }
 
-static int check_hash(const struct wire_kernel *k, const char *data, int64_t n, struct err *err)
+static int check_hash(const struct wire_kernel *k, const char *data, struct err *err)
 {
     unsigned char sum[sizeof k->sha256];
-    sha256(data, (size_t)n, sum);
+    sha256(data, (size_t)k->bytes, sum);
     if (memcmp(sum, k->sha256, sizeof sum) == 0)
         return 0;
     return err_set(err, "the object that came for %.60s is not the one that rank 0 has", k->name);
@@ -106,12 +83,10 @@ static int check_hash(const struct wire_kernel *k, const char *data, int64_t n, 
 static struct kernel *load(struct loader *l, const struct wire_kernel *k, const char *bytes,
                            int *fd, struct err *err)
 {
-    int64_t n = k->bytes;
-    char *own = bytes ? NULL : read_file(k, &n, err), path[40];
-    const char *data = bytes ? bytes : own;
+    char path[40];
     struct kernel *kernel = NULL;
     *fd = -1;
-    if (data && check_hash(k, data, n, err) == 0 && (*fd = nameless_file(data, n, err)) >= 0) {
+    if (check_hash(k, bytes, err) == 0 && (*fd = nameless_file(bytes, k->bytes, err)) >= 0) {
         enum region r = (enum region)k->region;
         snprintf(path, sizeof path, "/proc/self/fd/%d", *fd);
         struct kernel_object o = {.path = path,
@@ -127,7 +102,6 @@ static struct kernel *load(struct loader *l, const struct wire_kernel *k, const 
         else
             kernel = l->ops->load(l->backend, &o, err);
     }
-    free(own);
     if (!kernel && *fd >= 0)
         close(*fd);
     return kernel;
@@ -149,7 +123,7 @@ static void run_load(struct loader *l, const struct errand *e)
     } else {
         log_warn("ranks", "%s is not loaded here: %s", e->what.name, err.msg);
     }
-    ranks_loaded(l->ranks, e->what.number, k ? NULL : *err.msg ? err.msg : "it does not load");
+    ranks_loaded(l->ranks, e->what.number, k ? NULL : &err);
 }
 
 static void run_unload(struct loader *l, int32_t number)
@@ -280,8 +254,7 @@ void loader_load(struct loader *l, const struct wire_kernel *k, const char *byte
 {
     struct errand *e = xcalloc(1, sizeof *e);
     e->what = *k;
-    if (bytes)
-        e->bytes = memcpy(xmalloc((size_t)k->bytes), bytes, (size_t)k->bytes);
+    e->bytes = memcpy(xmalloc((size_t)k->bytes), bytes, (size_t)k->bytes);
     add(l, e);
 }
 

@@ -17,7 +17,7 @@ struct loader *loader_open(struct ranks *r, const struct backend_ops *ops, struc
 /* No step runs any more. Unloads all. NULL is fine. */
 void loader_close(struct loader *l);
 
-/* Copies what it is given; rank 0 hears what became of it. */
+/* Copies what it is given, `bytes` are those of the object; rank 0 hears what became of it. */
 void loader_load(struct loader *l, const struct wire_kernel *k, const char *bytes);
 /* No slot has it any more. */
 void loader_unload(struct loader *l, int32_t number);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ranks_private.h - inside engine/ranks*.c: the state of a world, and how it is met. */
+/* ranks_private.h - inside engine/ranks*.c: the state of a world, how it is met and watched. */
 #ifndef WHET_ENGINE_RANKS_PRIVATE_H
 #define WHET_ENGINE_RANKS_PRIVATE_H
 
@@ -18,6 +18,10 @@ struct peer {
     int fd;
     struct wire_join join;
     char address[64];
+    /* On rank 0: what it has said, and when last. `part` does not change once it is there. */
+    struct wire_part part;
+    _Atomic bool has_part, ready;
+    int64_t heard_ns; /* the watching thread's */
 };
 
 /* Rank 0: what it knows of kernels on the others (ranks_kernels.c). Under `lock`. */
@@ -28,6 +32,7 @@ struct rank_kernels {
     int32_t answers;
     bool answered[SHARD_WORLD_MAX];
     char why[300]; /* the first that could not; empty */
+    bool outside;  /* which says nothing of the kernel */
     struct wire_answer *broke;
     int32_t brokes;
 };
@@ -37,7 +42,7 @@ struct ranks {
     char host[256], secret[72];
     int listener;
     struct peer peer[SHARD_WORLD_MAX]; /* rank 0: by rank; another: [0] is rank 0 */
-    int32_t local, one_host;
+    struct wire_welcome welcome;
     char id[RANKS_ID];
     bool id_made;
     _Atomic(struct collective *) collective;
@@ -53,9 +58,14 @@ struct ranks {
 
     pthread_t watcher;
     bool watching;
-    _Atomic bool began;      /* all were ready */
-    _Atomic int32_t readies; /* rank 0: that said so */
-    _Atomic bool busy;       /* this rank sets itself up or runs a step: it may wait for others */
+    _Atomic bool began;            /* all were ready */
+    _Atomic bool set_up;           /* rank 0: LINK_SET_UP was sent, or is about to be */
+    _Atomic int64_t awaits_ns;     /* rank 0: since when it waits for what the others do next; 0:
+                                      it does not */
+    int64_t asked_ns;              /* rank 0, its watching thread: when they were last asked */
+    int64_t told_ns, told_work_ns; /* another's: when LINK_ALIVE was last sent, the time that its
+                                      threads had computed then */
+    _Atomic bool busy; /* this rank sets itself up or runs a step: it may wait for others */
     _Atomic int64_t lost_ns;
     _Atomic bool stop, lost;
     pthread_mutex_t lock; /* why, until `lost` is set */
@@ -67,9 +77,14 @@ struct ranks {
 int ranks_lead(struct ranks *r, struct err *err);
 int ranks_join(struct ranks *r, struct err *err);
 
-/* ranks.c: to all others; why the world is over. */
+/* ranks_watch.c: starts the watching thread, when all have met. */
+int ranks_watch(struct ranks *r, struct err *err);
+
+/* ranks.c: to all others; from another one to rank 0; why the world is over. */
 int ranks_tell_all(struct ranks *r, enum link_kind kind, const void *data, size_t n,
                    struct err *err);
+int ranks_tell_first(struct ranks *r, enum link_kind kind, const void *data, size_t n,
+                     struct err *err);
 void ranks_lose(struct ranks *r, const char *why);
 
 /* ranks_kernels.c: rank 0's watching thread has heard this of a kernel, or of a table. -1: it makes

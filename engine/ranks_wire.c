@@ -205,7 +205,6 @@ static bool ends(const char *text, size_t n)
 int wire_read_kernel(const char *data, size_t n, struct wire_kernel *k, const char **bytes,
                      struct err *err)
 {
-    *bytes = NULL;
     if (n < sizeof *k)
         return err_set(err, "a kernel of %zu bytes", n);
     memcpy(k, data, sizeof *k);
@@ -213,13 +212,11 @@ int wire_read_kernel(const char *data, size_t n, struct wire_kernel *k, const ch
         k->origin >= ORIGINS || k->layer < 0 || k->layers < 0)
         return err_set(err, "kernel %d of region %d, origin %d", k->number, k->region, k->origin);
     if (!ends(k->id, sizeof k->id) || !ends(k->name, sizeof k->name) ||
-        !ends(k->entry, sizeof k->entry) || !ends(k->path, sizeof k->path))
+        !ends(k->entry, sizeof k->entry))
         return err_set(err, "kernel %d has a text without an end", k->number);
-    if (k->bytes < 0 || k->bytes > KERNEL_BYTES_MOST || (size_t)k->bytes != n - sizeof *k ||
-        (k->bytes == 0 && !k->path[0]))
+    if (k->bytes < 1 || k->bytes > KERNEL_BYTES_MOST || (size_t)k->bytes != n - sizeof *k)
         return err_set(err, "kernel %d: %zu bytes instead of %lld", k->number, n - sizeof *k,
                        (long long)k->bytes);
-    if (k->bytes)
-        *bytes = data + sizeof *k;
+    *bytes = data + sizeof *k;
     return 0;
 }

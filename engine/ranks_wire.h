@@ -12,7 +12,7 @@
 
 #include "engine/backend.h"
 
-enum { WIRE_VERSION = 5, WIRE_TEXT = 400, KERNEL_BYTES_MOST = 64 << 20, TIMED_MOST = 1024 };
+enum { WIRE_VERSION = 6, WIRE_TEXT = 400, KERNEL_BYTES_MOST = 64 << 20, TIMED_MOST = 1024 };
 
 /* LINK_JOIN. Texts end with a NUL. */
 struct wire_join {
@@ -21,13 +21,15 @@ struct wire_join {
     char host[64];    /* the same for ranks of one machine */
     char secret[72];  /* WHET_RANKS_SECRET, or empty */
     int64_t pid;
+    unsigned char cpus[128]; /* that it may run on, as sched_getaffinity(2) says it */
 };
 /* LINK_WELCOME */
 struct wire_welcome {
     int32_t local_ranks; /* ranks of its machine */
+    int32_t same_cpus;   /* of those, the ranks that may run on the same CPUs as it */
     int32_t one_host;    /* all are on one */
 };
-/* LINK_PART */
+/* LINK_PART, after LINK_WISH */
 struct wire_part {
     char hash[24]; /* of the whole model */
     char backend[16];
@@ -35,26 +37,28 @@ struct wire_part {
     int64_t kv_room, page_bytes;  /* bytes of its device for pages (0: any number), and of a page */
     uint64_t shape[REGION_NODES]; /* by region: the same where ranks can run the same kernel */
 };
-/* LINK_SET_UP */
+/* LINK_WISH: what rank 0 would open its backend with, by which the others reckon their room;
+ * LINK_SET_UP: what all open theirs with. */
 struct wire_setup {
-    char id[RANKS_ID];
+    char id[RANKS_ID]; /* LINK_WISH: not made yet */
     int32_t kv_pages, max_tokens, max_rows, own_formats, bf16_copies;
 };
 
-/* LINK_LOAD, and behind it `bytes` of the object; none: it is read from `path`. Rank 0 counts the
- * kernels of a world from 1; 0 is eager. */
+/* LINK_LOAD, and behind it the `bytes` of the object: ranks of one machine need not see the same
+ * files. Rank 0 counts the kernels of a world from 1; 0 is eager. */
 struct wire_kernel {
     int32_t number, region, origin;
     int16_t layer, layers; /* of its format class: the first, and how many; 0: all of the region */
     int64_t bytes;
-    unsigned char sha256[32]; /* of the object, wherever it comes from */
-    char id[24], name[160], entry[64], path[1024];
+    unsigned char sha256[32]; /* of the object */
+    char id[24], name[160], entry[64];
 };
 /* LINK_UNLOAD is the number alone. LINK_LOADED, LINK_BROKE: what became of that kernel on a rank.
  */
 struct wire_answer {
     int32_t number;
-    char why[240]; /* LINK_LOADED: empty if it is loaded */
+    int32_t outside; /* LINK_LOADED: why it could not says nothing of the kernel */
+    char why[240];   /* LINK_LOADED: empty if it is loaded */
 };
 /* LINK_TABLE */
 struct wire_version {
@@ -100,7 +104,7 @@ int wire_unpack(const char *data, size_t n, const struct wire_limits *l, struct 
 /* -1 with a message naming what is out of bounds. */
 int wire_read_timing(const char *data, size_t n, const struct wire_limits *l, struct wire_timing *t,
                      struct err *err);
-/* A kernel, and its bytes (NULL: none), which point into `data`. -1 with a message. */
+/* A kernel, and its bytes, which point into `data`. -1 with a message. */
 int wire_read_kernel(const char *data, size_t n, struct wire_kernel *k, const char **bytes,
                      struct err *err);
 /* Bytes of the longest step within the limits. */

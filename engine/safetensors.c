@@ -36,26 +36,20 @@ static int read_dtype(const cJSON *entry, struct tensor *t, const char *file, st
     static const struct {
         const char *name;
         enum dtype type;
-        enum element element;
-    } known[] = {
-        {"F32", DTYPE_F32, ELEMENT_WEIGHT},   {"F16", DTYPE_F16, ELEMENT_WEIGHT},
-        {"BF16", DTYPE_BF16, ELEMENT_WEIGHT}, {"F8_E4M3", DTYPE_F8, ELEMENT_F8_E4M3},
-        {"I32", DTYPE_F32, ELEMENT_I32},      {"I64", DTYPE_F32, ELEMENT_I64},
-    };
+    } weights[] = {{"F32", DTYPE_F32}, {"F16", DTYPE_F16}, {"BF16", DTYPE_BF16}};
     const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, "dtype"));
 
     if (!name)
         return err_set(err, "%s: tensor '%s': no dtype", file, t->name);
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (!strcmp(name, known[i].name)) {
-            t->type = known[i].type;
-            t->element = known[i].element;
+    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
+        if (!strcmp(name, weights[i].name)) {
+            t->type = weights[i].type;
             return 0;
         }
-    return err_set(
-        err,
-        "%s: tensor '%s': dtype %.32s is not supported (F32, F16, BF16, F8_E4M3, I32 and I64 are)",
-        file, t->name, name);
+    t->element = element_of(name);
+    return t->element != ELEMENT_WEIGHT
+               ? 0
+               : err_set(err, "%s: tensor '%s': dtype %.32s is not known", file, t->name, name);
 }
 
 static int read_shape(const cJSON *entry, struct tensor *t, const char *file, struct err *err)
@@ -69,8 +63,8 @@ static int read_shape(const cJSON *entry, struct tensor *t, const char *file, st
         if (t->dims == TENSOR_DIMS)
             return err_set(err, "%s: tensor '%s': shape: more than %d dimensions", file, t->name,
                            TENSOR_DIMS);
-        if ((t->dim[t->dims++] = whole(dim)) < 1)
-            return err_set(err, "%s: tensor '%s': shape: dimension %d is no positive number", file,
+        if ((t->dim[t->dims++] = whole(dim)) < 0)
+            return err_set(err, "%s: tensor '%s': shape: dimension %d is no whole number", file,
                            t->name, t->dims - 1);
     }
     if (t->dims == 0) /* one number: a scale */

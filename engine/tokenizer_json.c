@@ -3,7 +3,8 @@
  *
  *   tokenizer.json          added_tokens, normalizer, pre_tokenizer, model (BPE), post_processor
  *   tokenizer_config.json   names of bos_token and eos_token, if the file is there
- *   generation_config.json  further end-of-generation ids, if the file is there
+ *   generation_config.json  further end-of-generation ids; where there is no such file, those of
+ *                           config.json
  *
  * The file is turned into a struct vocab_source and built by tokenizer_build(), so a model has the
  * same tokenizer whichever kind of file it came from. cJSON's members are a linked list: loops go
@@ -16,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "config/log.h"
 #include "engine/bpe.h"
 #include "engine/filemap.h"
 #include "engine/json_file.h"
@@ -272,8 +274,10 @@ static int named_token(const struct tokenizer_json *j, const cJSON *config, cons
                    : 0;
 }
 
-/* generation_config.json: eos_token_id is a number or a list of them. */
-static int read_stops(struct tokenizer_json *j, const cJSON *config, struct err *err)
+/* eos_token_id is a number or a list of them. One behind the vocabulary's last is a row of the
+ * model that stands for no text: no tokenizer makes it. */
+static int read_stops(struct tokenizer_json *j, const cJSON *config, const char *file,
+                      struct err *err)
 {
     const cJSON *eos = cJSON_GetObjectItemCaseSensitive(config, "eos_token_id");
     const cJSON *item = cJSON_IsArray(eos) ? eos->child : eos;
@@ -281,27 +285,43 @@ static int read_stops(struct tokenizer_json *j, const cJSON *config, struct err 
         return 0;
     j->stop = xcalloc((size_t)cJSON_GetArraySize(eos) + 1, sizeof *j->stop);
     for (; item; item = cJSON_IsArray(eos) ? item->next : NULL) {
-        int32_t id = whole_number(item, j->src.tokens - 1);
+        int32_t id = whole_number(item, TOKENS_MAX);
         if (id < 0)
-            return err_set(err, "generation_config.json: eos_token_id is no id of the vocabulary");
-        j->stop[j->src.stops++] = id;
+            return err_set(err, "%s: eos_token_id is no id of the vocabulary", file);
+        if (id < j->src.tokens)
+            j->stop[j->src.stops++] = id;
+        else
+            log_warn("engine", "%s: eos_token_id %d is ignored, the vocabulary has %d tokens", file,
+                     id, j->src.tokens);
     }
     j->src.stop = j->stop;
     return 0;
 }
 
+/* As transformers does it: config.json is asked only where there is no generation_config.json. */
+static int find_stops(struct tokenizer_json *j, const char *path, struct err *err)
+{
+    static const char *const files[] = {"generation_config.json", "config.json"};
+    cJSON *config = NULL;
+    int rc = 0;
+    for (int i = 0; i < 2 && rc == 0 && !config; i++) {
+        rc = read_beside(path, files[i], &json_config, &config, err);
+        rc = rc == 0 ? read_stops(j, config, files[i], err) : rc;
+    }
+    cJSON_Delete(config);
+    return rc;
+}
+
 static int read_specials(struct tokenizer_json *j, const char *path, struct err *err)
 {
-    cJSON *config = NULL, *generation = NULL;
+    cJSON *config = NULL;
     int rc = read_beside(path, "tokenizer_config.json", &json_added, &config, err) ||
                      named_token(j, config, "bos_token", &j->src.bos, err) ||
                      named_token(j, config, "eos_token", &j->src.eos, err) ||
-                     read_beside(path, "generation_config.json", &json_config, &generation, err) ||
-                     read_stops(j, generation, err)
+                     find_stops(j, path, err)
                  ? -1
                  : 0;
     cJSON_Delete(config);
-    cJSON_Delete(generation);
     if (rc)
         return -1;
     if (j->prefix >= 0)

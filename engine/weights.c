@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/table.h"
 #include "engine/quant.h"
 
 static const struct {
@@ -20,7 +21,17 @@ static const struct {
     [ELEMENT_F8_E4M3] = {"F8_E4M3", 1},
     [ELEMENT_I32] = {"I32", 4},
     [ELEMENT_I64] = {"I64", 8},
+    [ELEMENT_F64] = {"F64", 8},
+    [ELEMENT_F8_E5M2] = {"F8_E5M2", 1},
+    [ELEMENT_BOOL] = {"BOOL", 1},
+    [ELEMENT_I8] = {"I8", 1},
+    [ELEMENT_U8] = {"U8", 1},
+    [ELEMENT_I16] = {"I16", 2},
+    [ELEMENT_U16] = {"U16", 2},
+    [ELEMENT_U32] = {"U32", 4},
+    [ELEMENT_U64] = {"U64", 8},
 };
+EVERY_ROW(elements, ELEMENTS);
 
 const char *element_name(enum element e)
 {
@@ -32,6 +43,14 @@ const char *tensor_element_name(const struct tensor *t)
     return t->element == ELEMENT_WEIGHT ? dtype_name(t->type) : elements[t->element].name;
 }
 
+enum element element_of(const char *name)
+{
+    for (int e = ELEMENT_WEIGHT + 1; e < ELEMENTS; e++)
+        if (strcmp(elements[e].name, name) == 0)
+            return (enum element)e;
+    return ELEMENT_WEIGHT;
+}
+
 /* Bytes that the dimensions ask for; -1 with a message if that is no number of whole blocks. */
 static int64_t tensor_bytes(const struct tensor *t, const char *file, struct err *err)
 {
@@ -41,7 +60,7 @@ static int64_t tensor_bytes(const struct tensor *t, const char *file, struct err
     int64_t each = weight ? dtype_block_bytes(t->type) : elements[t->element].bytes;
 
     for (int i = 0; i < t->dims; i++) {
-        if (t->dim[i] <= 0)
+        if (t->dim[i] < 0)
             return err_set(err, "%s: tensor '%s': dimension %d is %lld", file, t->name, i,
                            (long long)t->dim[i]);
         if (__builtin_mul_overflow(count, t->dim[i], &count))
@@ -86,10 +105,12 @@ int weights_add(struct weights *w, const struct tensor *t, const uint8_t *base, 
     return 0;
 }
 
+/* One that holds nothing comes before the one that begins where it lies. */
 static int by_place(const void *a, const void *b)
 {
     const struct tensor *x = a, *y = b;
-    return (x->data > y->data) - (x->data < y->data);
+    int place = (x->data > y->data) - (x->data < y->data);
+    return place ? place : (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
 static int by_name(const void *a, const void *b)

@@ -16,13 +16,29 @@
 
 enum { TENSOR_DIMS = 4 };
 
-/* What a tensor is made of: a weight format, or what only engine/hf_parts.c reads. */
-enum element { ELEMENT_WEIGHT, ELEMENT_F8_E4M3, ELEMENT_I32, ELEMENT_I64 };
+/* What a tensor is made of: a weight format; what only engine/hf_parts.c reads; what nobody reads
+ * (from ELEMENT_F64 on), so that only a tensor that is not needed may have it. */
+enum element {
+    ELEMENT_WEIGHT,
+    ELEMENT_F8_E4M3,
+    ELEMENT_I32,
+    ELEMENT_I64,
+    ELEMENT_F64,
+    ELEMENT_F8_E5M2,
+    ELEMENT_BOOL,
+    ELEMENT_I8,
+    ELEMENT_U8,
+    ELEMENT_I16,
+    ELEMENT_U16,
+    ELEMENT_U32,
+    ELEMENT_U64,
+    ELEMENTS
+};
 
 struct tensor {
     char *name;               /* owned */
     int dims;                 /* 1 .. TENSOR_DIMS */
-    int64_t dim[TENSOR_DIMS]; /* outermost first: a matrix is [rows, cols] */
+    int64_t dim[TENSOR_DIMS]; /* outermost first: a matrix is [rows, cols]; 0: it holds nothing */
     enum dtype type;          /* of ELEMENT_WEIGHT */
     enum element element;
     const void *data;
@@ -38,6 +54,8 @@ struct weights {
 /* "I32", or "a weight format"; of a tensor, its format's name. */
 const char *element_name(enum element e);
 const char *tensor_element_name(const struct tensor *t);
+/* The element that is no weight format and has that name; ELEMENT_WEIGHT if there is none. */
+enum element element_of(const char *name);
 
 /* Appends a tensor whose `dims`, `dim`, `type` and `element` are set: computes `bytes` from them
  * (whole blocks, no overflow), and places it `offset` bytes into `base`, of which `size` bytes

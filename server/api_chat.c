@@ -123,9 +123,74 @@ static int read_message(const cJSON *item, int i, struct chat_message *m, char *
 
 /* ---- options ------------------------------------------------------------------------------- */
 
+/* What transformers gives every template under a name of its own. */
+static bool is_reserved(const char *name)
+{
+    static const char *const names[] = {
+        "messages",     "tools", "documents", "add_generation_prompt", "continue_final_message",
+        "chat_template"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+static int read_variable(const cJSON *item, struct chat_variable *v, struct api_error *e)
+{
+    char where[96];
+    int64_t whole;
+    snprintf(where, sizeof(where), "chat_template_kwargs.%.64s", item->string);
+    v->name = item->string;
+    if (is_reserved(item->string))
+        return api_error_set(e, 400, where,
+                             "`%s`: the template has this variable from the request "
+                             "itself",
+                             where);
+    if (strcmp(item->string, "enable_thinking") == 0 && !cJSON_IsBool(item) && !cJSON_IsNull(item))
+        return api_error_set(e, 400, where, "`%s` must be true or false", where);
+    if (cJSON_IsBool(item))
+        v->value = jinja_bool(cJSON_IsTrue(item));
+    else if (cJSON_IsString(item))
+        v->value = jinja_text(item->valuestring);
+    else if (cJSON_IsNumber(item) && json_whole(item, INT64_MIN, INT64_MAX, &whole))
+        v->value = jinja_int(whole);
+    else if (cJSON_IsNumber(item))
+        v->value = jinja_float(item->valuedouble);
+    else if (cJSON_IsNull(item))
+        v->value = jinja_none();
+    else
+        return api_error_set(e, 400, where, "`%s` must be a string, a number, true, false or null",
+                             where);
+    return 0;
+}
+
+/* chat_template_kwargs: the template's own variables, into *out. */
+static int read_variables(const cJSON *body, struct chat_variable **out, size_t *n,
+                          struct api_error *e)
+{
+    const cJSON *more = json_get(body, "chat_template_kwargs"), *item;
+    if (!more)
+        return 0;
+    if (!cJSON_IsObject(more))
+        return api_error_set(e, 400, "chat_template_kwargs",
+                             "`chat_template_kwargs` must be an object");
+    int count = cJSON_GetArraySize(more);
+    if (count > TEMPLATE_KWARGS_MAX)
+        return api_error_set(e, 400, "chat_template_kwargs",
+                             "`chat_template_kwargs` has %d members, at most %d are possible",
+                             count, TEMPLATE_KWARGS_MAX);
+    *out = xcalloc((size_t)count + 1, sizeof(**out));
+    cJSON_ArrayForEach(item, more)
+    {
+        if (read_variable(item, &(*out)[*n], e))
+            return -1;
+        ++*n;
+    }
+    return 0;
+}
+
 static int read_options(const cJSON *body, struct chat_options *o, struct api_error *e)
 {
-    bool thinking = true;
     o->generate = true;
     int given = json_bool(body, "add_generation_prompt", &o->generate, e);
     if (given < 0 || json_bool(body, "continue_final_message", &o->continue_final, e) < 0)
@@ -139,13 +204,6 @@ static int read_options(const cJSON *body, struct chat_options *o, struct api_er
     if (json_get(body, "chat_template"))
         return api_error_code(e, 400, "unsupported", "chat_template",
                               "`chat_template`: only the model's own template is used");
-    const cJSON *more = json_get(body, "chat_template_kwargs");
-    if (more && !cJSON_IsObject(more))
-        return api_error_set(e, 400, "chat_template_kwargs",
-                             "`chat_template_kwargs` must be an object");
-    if (more && json_bool(more, "enable_thinking", &thinking, e) < 0)
-        return -1;
-    o->no_thinking = !thinking;
     return 0;
 }
 
@@ -166,12 +224,20 @@ static int render(struct generation *g, const cJSON *body, const struct chat_mes
 {
     const struct tokenizer *t = g->info->tokenizer;
     char *bos = token_text(t, tokenizer_bos(t)), *eos = token_text(t, tokenizer_eos(t));
-    struct chat_options o = {.bos = bos, .eos = eos};
+    struct chat_options o = {.bos = bos, .eos = eos, .cancel = &g->work.cancelled};
+    struct chat_variable *variables = NULL;
     char *text = NULL;
     size_t n;
     struct err err;
-    int rc = read_options(body, &o, e);
-    if (rc == 0 && chat_render(g->srv->chat, messages, (size_t)count, &o, &text, &n, &err))
+    int rc =
+        read_options(body, &o, e) || read_variables(body, &variables, &o.variables, e) ? -1 : 0;
+    o.variable = variables;
+    enum chat_end end = CHAT_OK;
+    if (rc == 0)
+        end = chat_render(g->srv->chat, messages, (size_t)count, &o, &text, &n, &err);
+    if (end == CHAT_CANCELLED)
+        rc = api_error_set(e, 503, NULL, "the client left");
+    else if (end != CHAT_OK)
         rc = api_error_set(e, 400, "messages", "%s", err.msg);
     if (rc == 0) {
         n = json_restore_nul(text, n);
@@ -179,6 +245,7 @@ static int render(struct generation *g, const cJSON *body, const struct chat_mes
         rc = generation_prompt(g, text, n, false, "messages", e);
     }
     free(text);
+    free(variables);
     free(bos);
     free(eos);
     return rc;

@@ -1,357 +1,204 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* chat.c - renders a conversation in the form its family of templates has.
+/* chat.c - what a chat template is given, what it may take, and how its end is read.
  *
- * One function a family, each the Jinja program of the real template written down in C for
- * conversations without tools. The goldens in tests/golden/chat come from transformers running
- * those programs. Two things are the same for all: roles are checked first, and
- * continue_final_message ends the text right behind the last message's content, where transformers
- * puts it: families that trim messages then trim the end of the text too.
+ * The variables are those that transformers (5.x) gives: a message has only the
+ * members that are there, reasoning_content comes as `thinking` too, tools and documents are None.
+ * continue_final_message is done as there: the last content is marked, and the text cut at the
+ * mark.
  */
 #include "server/chat.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "server/buf.h"
-#include "server/chat_family.h"
+#include "server/jinja_text.h"
 
-struct text {
-    const char *s;
-    size_t n;
+/* What a rendering may take: some for itself, and some for each byte and message given. The text
+ * is gone through a few times by the heaviest of published templates (docs/models.md). */
+enum {
+    STEPS_BASE = 4 << 20,
+    STEPS_PER_MESSAGE = 4096,
+    BYTES_PER_STEP = 4,
+    MEMORY_BASE = 16 << 20,
+    MEMORY_PER_MESSAGE = 64 << 10,
+    MEMORY_PER_BYTE = 32,
+    OUTPUT_BASE = 1 << 20,
+    OUTPUT_PER_MESSAGE = 4096,
+    OUTPUT_PER_BYTE = 8,
 };
 
-static struct text text_of(const char *s)
-{
-    return (struct text){s ? s : "", s ? strlen(s) : 0};
-}
+static const char mark[] = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-static void add_text(struct buf *out, struct text s)
-{
-    buf_add(out, s.s, s.n);
-}
-
-/* ---- Python's strip() ---------------------------------------------------------------------- */
-
-/* Length of the whitespace character (str.isspace) that begins at s, 0 if it is none. */
-static size_t space_length(const char *s, size_t n)
-{
-    static const char *const wide[] = {"\xC2\x85",     "\xC2\xA0",     "\xE1\x9A\x80",
-                                       "\xE2\x80\xA8", "\xE2\x80\xA9", "\xE2\x80\xAF",
-                                       "\xE2\x81\x9F", "\xE3\x80\x80"};
-    unsigned char c = n ? (unsigned char)s[0] : 'x';
-    if (c == ' ' || (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x1F))
-        return 1;
-    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
-        if (n >= strlen(wide[i]) && memcmp(s, wide[i], strlen(wide[i])) == 0)
-            return strlen(wide[i]);
-    bool quads = n >= 3 && memcmp(s, "\xE2\x80", 2) == 0 && (unsigned char)s[2] <= 0x8A;
-    return quads ? 3 : 0; /* U+2000 to U+200A */
-}
-
-static struct text trim_end(struct text s)
-{
-    for (;;) {
-        size_t gone = 0;
-        for (size_t k = 1; k <= 3 && k <= s.n && !gone; k++)
-            gone = space_length(s.s + s.n - k, k) == k ? k : 0;
-        if (!gone)
-            return s;
-        s.n -= gone;
-    }
-}
-
-static struct text trim(struct text s)
-{
-    size_t gone;
-    while ((gone = space_length(s.s, s.n))) {
-        s.s += gone;
-        s.n -= gone;
-    }
-    return trim_end(s);
-}
-
-/* lstrip('\n') and rstrip('\n') */
-static struct text trim_newlines(struct text s, bool left, bool right)
-{
-    for (; left && s.n && *s.s == '\n'; s.n--)
-        s.s++;
-    while (right && s.n && s.s[s.n - 1] == '\n')
-        s.n--;
-    return s;
-}
-
-/* ---- ChatML, Qwen2.5 and Qwen3 ------------------------------------------------------------- */
-
-struct render {
-    const struct chat_template *t;
-    const struct chat_message *message;
-    size_t messages;
-    const struct chat_options *o;
-    struct buf out;
+struct chat_template {
+    struct jinja *program;
+    bool developer; /* it mentions this role */
+    bool content;   /* it mentions the content of messages */
+    atomic_bool slow;
 };
 
-static const char *role_of(const struct render *r, size_t i)
+struct chat_template *chat_parse(const char *text, struct err *err)
 {
-    const char *role = r->message[i].role;
-    return strcmp(role, "developer") == 0 ? "system" : role; /* OpenAI's newer word for it */
+    if (!text) {
+        err_set(err, "the model has no chat template");
+        return NULL;
+    }
+    struct jinja *program = jinja_parse(text, strnlen(text, JINJA_TEMPLATE_MAX + 1), err);
+    if (!program) {
+        err_prefix(err, "the model's chat template");
+        return NULL;
+    }
+    struct chat_template *t = xcalloc(1, sizeof *t);
+    t->program = program;
+    t->developer = jinja_mentions(program, "developer");
+    t->content = jinja_mentions(program, "content");
+    return t;
 }
 
-static bool has_role(const struct render *r, size_t i, const char *role)
+void chat_free(struct chat_template *t)
 {
-    return i < r->messages && strcmp(role_of(r, i), role) == 0;
-}
-
-/* The last message, and it stays open: nothing is written behind its content. */
-static bool stays_open(const struct render *r, size_t i)
-{
-    return r->o->continue_final && i + 1 == r->messages;
-}
-
-static void im_message(struct render *r, size_t i)
-{
-    buf_printf(&r->out, "<|im_start|>%s\n", role_of(r, i));
-    add_text(&r->out, text_of(r->message[i].content));
-    if (!stays_open(r, i))
-        buf_str(&r->out, "<|im_end|>\n");
-}
-
-/* Results of tools are one turn of the user, however many there are. */
-static void im_tool(struct render *r, size_t i)
-{
-    if (i == 0 || !has_role(r, i - 1, "tool"))
-        buf_str(&r->out, "<|im_start|>user");
-    buf_str(&r->out, "\n<tool_response>\n");
-    add_text(&r->out, text_of(r->message[i].content));
-    if (stays_open(r, i))
+    if (!t)
         return;
-    buf_str(&r->out, "\n</tool_response>");
-    if (!has_role(r, i + 1, "tool"))
-        buf_str(&r->out, "<|im_end|>\n");
+    jinja_free(t->program);
+    free(t);
 }
 
-static void render_chatml(struct render *r)
+bool chat_is_slow(const struct chat_template *t)
 {
-    if (r->t->bos)
-        buf_str(&r->out, r->o->bos ? r->o->bos : "<s>");
-    if (r->t->system && !has_role(r, 0, "system"))
-        buf_printf(&r->out, "<|im_start|>system\n%s<|im_end|>\n", r->t->system);
-    for (size_t i = 0; i < r->messages; i++)
-        if (has_role(r, i, "tool"))
-            im_tool(r, i);
-        else
-            im_message(r, i);
-    if (r->o->generate)
-        buf_str(&r->out, "<|im_start|>assistant\n");
+    return atomic_load_explicit(&t->slow, memory_order_relaxed);
 }
 
-/* The last message of the user that is a question and not the results of tools. What the
- * assistant says behind it is its present answer, and keeps its reasoning. */
-static size_t last_question(const struct render *r)
+/* ---- what it is given ---------------------------------------------------------------------- */
+
+static void put_text(struct jinja_run *r, struct jinja_value dict, const char *key, const char *s)
 {
-    static const char head[] = "<tool_response>", tail[] = "</tool_response>";
-    for (size_t i = r->messages; i-- > 0;) {
-        struct text c = text_of(r->message[i].content);
-        bool results = c.n >= sizeof tail - 1 && strncmp(c.s, head, sizeof head - 1) == 0 &&
-                       strcmp(c.s + c.n - (sizeof tail - 1), tail) == 0;
-        if (has_role(r, i, "user") && !results)
-            return i;
+    if (s)
+        jinja_dict_put(r, dict, key, jinja_text(s));
+}
+
+static struct jinja_value message_value(const struct chat_template *t, struct jinja_run *r,
+                                        const struct chat_message *m, const char *content)
+{
+    struct jinja_value v = jinja_dict_new(r);
+    bool system = strcmp(m->role, "developer") == 0 && !t->developer;
+    put_text(r, v, "thinking", m->reasoning);
+    put_text(r, v, "role", system ? "system" : m->role);
+    put_text(r, v, "content", content ? content : "");
+    put_text(r, v, "name", m->name);
+    put_text(r, v, "reasoning_content", m->reasoning);
+    return v;
+}
+
+static void give(const struct chat_template *t, struct jinja_run *r,
+                 const struct chat_message *message, size_t messages, const char *last,
+                 const struct chat_options *o)
+{
+    struct jinja_value list = jinja_list_new(r);
+    for (size_t i = 0; i < messages; i++) {
+        const char *content = last && i + 1 == messages ? last : message[i].content;
+        jinja_list_add(r, list, message_value(t, r, &message[i], content));
     }
-    return r->messages - 1;
+    if (o->bos)
+        jinja_variable(r, "bos_token", jinja_text(o->bos));
+    if (o->eos)
+        jinja_variable(r, "eos_token", jinja_text(o->eos));
+    for (size_t i = 0; i < o->variables; i++)
+        jinja_variable(r, o->variable[i].name, o->variable[i].value);
+    jinja_variable(r, "messages", list);
+    jinja_variable(r, "tools", jinja_none());
+    jinja_variable(r, "documents", jinja_none());
+    jinja_variable(r, "add_generation_prompt", jinja_bool(o->generate));
 }
 
-static const char *last_of(struct text s, const char *part)
+static size_t length(const char *s)
 {
-    const char *found = NULL;
-    size_t n = strlen(part);
-    for (size_t i = 0; i + n <= s.n; i++)
-        if (memcmp(s.s + i, part, n) == 0)
-            found = s.s + i;
-    return found;
+    return s ? strlen(s) : 0;
 }
 
-/* Takes "<think>...</think>" off the content, unless the reasoning came separately. */
-static struct text split_reasoning(const struct chat_message *m, struct text *content)
+static struct jinja_limits limits_for(const struct chat_message *message, size_t messages,
+                                      const struct chat_options *o)
 {
-    if (m->reasoning)
-        return text_of(m->reasoning);
-    const char *first = strstr(content->s, "</think>"), *last = last_of(*content, "</think>");
-    if (!first)
-        return text_of(NULL);
-    struct text before = {content->s, (size_t)(first - content->s)};
-    before = trim_newlines(before, false, true);
-    const char *open = last_of(before, "<think>");
-    if (open) {
-        before.n -= (size_t)(open + 7 - before.s);
-        before.s = open + 7;
-    }
-    *content = trim_newlines(text_of(last + 8), true, false);
-    return trim_newlines(before, true, false);
+    size_t bytes = 0;
+    for (size_t i = 0; i < messages; i++)
+        bytes +=
+            length(message[i].content) + length(message[i].reasoning) + length(message[i].name);
+    for (size_t i = 0; i < o->variables; i++)
+        if (o->variable[i].value.type == JINJA_STR)
+            bytes += o->variable[i].value.u.s.n;
+    return (struct jinja_limits){
+        .steps = o->steps ? o->steps
+                          : STEPS_BASE + messages * STEPS_PER_MESSAGE + bytes / BYTES_PER_STEP,
+        .memory = MEMORY_BASE + messages * MEMORY_PER_MESSAGE + bytes * MEMORY_PER_BYTE,
+        .output = OUTPUT_BASE + messages * OUTPUT_PER_MESSAGE + bytes * OUTPUT_PER_BYTE,
+        .cancel = o->cancel,
+        .now = o->now};
 }
 
-static void qwen3_assistant(struct render *r, size_t i, size_t question)
+/* ---- continue_final_message ---------------------------------------------------------------- */
+
+static enum chat_end refuse(char *text, struct err *err, const char *why)
 {
-    struct text content = text_of(r->message[i].content);
-    struct text reasoning = split_reasoning(&r->message[i], &content);
-    buf_str(&r->out, "<|im_start|>assistant\n");
-    if (i > question && (i + 1 == r->messages || reasoning.n)) {
-        buf_str(&r->out, "<think>\n");
-        add_text(&r->out, trim_newlines(reasoning, true, true));
-        buf_str(&r->out, "\n</think>\n\n");
-        content = trim_newlines(content, true, false);
-    }
-    add_text(&r->out, content);
-    if (!stays_open(r, i))
-        buf_str(&r->out, "<|im_end|>\n");
+    free(text);
+    err_set(err, "continue_final_message: %s", why);
+    return CHAT_REFUSED;
 }
 
-static void render_qwen3(struct render *r)
+/* Cuts the text behind the last message's content, where the mark is. */
+static enum chat_end cut(const char *content, char *text, size_t *n, struct err *err)
 {
-    size_t question = last_question(r);
-    for (size_t i = 0; i < r->messages; i++)
-        if (has_role(r, i, "assistant"))
-            qwen3_assistant(r, i, question);
-        else if (has_role(r, i, "tool"))
-            im_tool(r, i);
-        else
-            im_message(r, i);
-    if (r->o->generate)
-        buf_str(&r->out, "<|im_start|>assistant\n");
-    if (r->o->generate && r->t->thinking_switch && r->o->no_thinking)
-        buf_str(&r->out, "<think>\n\n</think>\n\n");
+    struct span all = {text, *n}, m = {mark, sizeof mark - 1};
+    struct span body = text_strip((struct span){content, strlen(content)}, NULL, true, true);
+    const char *at = text_find_last(all, (struct span){mark, m.n - 1});
+    if (!at || !text_find(all, body))
+        return refuse(text, err, "the template does not keep the content of the last message");
+    all.n = (size_t)(at - text);
+    if (*n - all.n < m.n || memcmp(at, mark, m.n) != 0) /* it trims contents: ours too, then */
+        all = text_strip(all, NULL, false, true);
+    *n = all.n;
+    text[all.n] = 0;
+    return CHAT_OK;
 }
 
-/* ---- Llama 3 ------------------------------------------------------------------------------- */
+/* ---- all of it ----------------------------------------------------------------------------- */
 
-static void llama3_message(struct render *r, size_t i)
+static enum chat_end refuse_request(const struct chat_template *t,
+                                    const struct chat_message *message, size_t messages,
+                                    const struct chat_options *o, struct err *err)
 {
-    buf_printf(&r->out, "<|start_header_id|>%s<|end_header_id|>\n\n", role_of(r, i));
-    add_text(&r->out, trim(text_of(r->message[i].content)));
-    if (!stays_open(r, i))
-        buf_str(&r->out, "<|eot_id|>");
-}
-
-/* Llama 3.1 has a system message whether the conversation has one or not. */
-static size_t llama31_system(struct render *r)
-{
-    bool given = has_role(r, 0, "system");
-    char today[32] = "26 Jul 2024";
-    time_t now = time(NULL);
-    struct tm tm;
-    if (r->t->today && localtime_r(&now, &tm))
-        strftime(today, sizeof today, "%d %b %Y", &tm);
-    buf_printf(&r->out,
-               "<|start_header_id|>system<|end_header_id|>\n\n"
-               "Cutting Knowledge Date: December 2023\nToday Date: %s\n\n",
-               r->t->today && r->o->date ? r->o->date : today);
-    if (given)
-        add_text(&r->out, trim(text_of(r->message[0].content)));
-    if (!(given && stays_open(r, 0)))
-        buf_str(&r->out, "<|eot_id|>");
-    return given ? 1 : 0;
-}
-
-static void render_llama3(struct render *r)
-{
-    buf_str(&r->out, r->o->bos ? r->o->bos : "<|begin_of_text|>");
-    for (size_t i = r->t->family == CHAT_LLAMA31 ? llama31_system(r) : 0; i < r->messages; i++)
-        llama3_message(r, i);
-    if (r->o->continue_final)
-        r->out.n = trim_end((struct text){r->out.p, r->out.n}).n;
-    else if (r->o->generate || r->t->always_generate)
-        buf_str(&r->out, "<|start_header_id|>assistant<|end_header_id|>\n\n");
-}
-
-/* ---- Mistral ------------------------------------------------------------------------------- */
-
-static void render_mistral(struct render *r)
-{
-    const char *eos = r->o->eos ? r->o->eos : "</s>";
-    bool nemo = r->t->family == CHAT_MISTRAL_NEMO;
-    size_t first = nemo && has_role(r, 0, "system") ? 1 : 0;
-    buf_str(&r->out, r->o->bos ? r->o->bos : "<s>");
-    for (size_t i = first; i < r->messages; i++) {
-        bool user = has_role(r, i, "user");
-        if (user)
-            buf_str(&r->out, nemo ? "[INST]" : "[INST] ");
-        if (user && first && i + 1 == r->messages) {
-            add_text(&r->out, text_of(r->message[0].content));
-            buf_str(&r->out, "\n\n");
-        }
-        add_text(&r->out, text_of(r->message[i].content));
-        if (stays_open(r, i))
-            return;
-        buf_str(&r->out, user ? nemo ? "[/INST]" : " [/INST]" : eos);
-        if (!user && !nemo)
-            buf_str(&r->out, r->t->after_assistant);
-    }
-}
-
-/* Refuses messages that do not alternate, as the templates of these models do. */
-static int check_turns(const struct render *r, struct err *err)
-{
-    size_t first = r->t->family == CHAT_MISTRAL_NEMO && has_role(r, 0, "system") ? 1 : 0;
-    for (size_t i = first; i < r->messages; i++) {
-        const char *expected = (i - first) % 2 ? "assistant" : "user";
-        if (!has_role(r, i, expected))
-            return err_set(
-                err,
-                "messages[%zu]: the role must be '%s', not '%s': with this model %sroles "
-                "alternate user, assistant, user, ...",
-                i, expected, r->message[i].role,
-                r->t->family == CHAT_MISTRAL_NEMO ? "one system message may come first, then "
-                                                  : "there is no system message and ");
-    }
-    if (first == r->messages)
-        return err_set(err, "messages: a system message alone is no conversation for this model");
-    return 0;
-}
-
-/* ---- all of them --------------------------------------------------------------------------- */
-
-static int check_roles(const struct render *r, struct err *err)
-{
-    bool tools = r->t->family == CHAT_QWEN25 || r->t->family == CHAT_QWEN3;
-    for (size_t i = 0; i < r->messages; i++) {
-        const char *role = r->message[i].role;
-        if (role && (has_role(r, i, "system") || has_role(r, i, "user") ||
-                     has_role(r, i, "assistant") || (tools && has_role(r, i, "tool"))))
-            continue;
-        return err_set(err, "messages[%zu]: unknown role '%.40s' (this model's template has %s)", i,
-                       role ? role : "",
-                       tools ? "system, user, assistant and tool" : "system, user and assistant");
-    }
-    bool mistral = r->t->family == CHAT_MISTRAL || r->t->family == CHAT_MISTRAL_NEMO;
-    return mistral ? check_turns(r, err) : 0;
-}
-
-int chat_render(const struct chat_template *t, const struct chat_message *message, size_t messages,
-                const struct chat_options *options, char **text, size_t *n, struct err *err)
-{
-    struct render r = {.t = t, .message = message, .messages = messages, .o = options};
     if (messages == 0)
-        return err_set(err, "messages: the list is empty");
-    if (options->generate && options->continue_final)
-        return err_set(err, "add_generation_prompt and continue_final_message exclude each other");
-    if (check_roles(&r, err))
-        return -1;
-    switch (t->family) {
-    case CHAT_CHATML:
-    case CHAT_QWEN25:
-        render_chatml(&r);
-        break;
-    case CHAT_QWEN3:
-        render_qwen3(&r);
-        break;
-    case CHAT_LLAMA3:
-    case CHAT_LLAMA31:
-        render_llama3(&r);
-        break;
-    case CHAT_MISTRAL:
-    case CHAT_MISTRAL_NEMO:
-        render_mistral(&r);
-        break;
-    }
-    *text = buf_take(&r.out, n);
-    return 0;
+        err_set(err, "messages: the list is empty");
+    else if (o->generate && o->continue_final)
+        err_set(err, "add_generation_prompt and continue_final_message exclude each other");
+    else if (o->continue_final && !message[messages - 1].content)
+        err_set(err, "continue_final_message: the last message has no content");
+    else if (o->continue_final && !t->content)
+        err_set(err, "continue_final_message: the template does not use the content of messages");
+    else
+        return CHAT_OK;
+    return CHAT_REFUSED;
+}
+
+enum chat_end chat_render(const struct chat_template *t, const struct chat_message *message,
+                          size_t messages, const struct chat_options *o, char **text, size_t *n,
+                          struct err *err)
+{
+    if (refuse_request(t, message, messages, o, err) != CHAT_OK)
+        return CHAT_REFUSED;
+    const char *content = message[messages - 1].content;
+    char *marked = o->continue_final ? xasprintf("%s%s", content, mark) : NULL;
+    struct jinja_limits limits = limits_for(message, messages, o);
+    struct jinja_run *r = jinja_run_new(t->program);
+    give(t, r, message, messages, marked, o);
+    enum jinja_end end = jinja_render(r, &limits, text, n, err);
+    if (jinja_steps(r) > CHAT_STEPS_SHORT)
+        atomic_store_explicit((atomic_bool *)&t->slow, true, memory_order_relaxed);
+    jinja_run_free(r);
+    free(marked);
+    if (end == JINJA_CANCELLED)
+        return CHAT_CANCELLED;
+    if (end == JINJA_FAILED)
+        err_prefix(err, "the model's chat template");
+    if (end != JINJA_DONE)
+        return CHAT_REFUSED;
+    return o->continue_final ? cut(content, *text, n, err) : CHAT_OK;
 }

@@ -16,6 +16,7 @@
  * for an answer that went further with the time until its next request.
  */
 #include "server/generation.h"
+#include "server/chat.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -318,7 +319,8 @@ void generation_start(struct exchange *x, bool chat)
         respond_fail(x, 503, NULL, "the server is shutting down");
         return;
     }
-    bool small = x->req.body.n <= INLINE_BODY_MAX;
+    bool slow = chat && s->chat && chat_is_slow(s->chat);
+    bool small = x->req.body.n <= INLINE_BODY_MAX && !slow;
     if (!small && lanes_client_works(&s->lanes) >= WORKS_MAX) {
         respond_fail(x, 429, NULL, WORKS_MESSAGE, WORKS_MAX);
         return;
@@ -409,10 +411,11 @@ void generation_too_large(struct generation *g, uint64_t max)
     if (max == (uint64_t)g->srv->config->server_max_answer)
         generation_above_limit(&e, max);
     else
-        api_error_set(&e, 503, NULL,
-                      "the answers that this server holds are larger than %llu bytes together "
-                      "(%d times server.max_answer): ask for a stream, or try again later",
-                      (unsigned long long)max, ANSWERS_IN_FLIGHT);
+        /* No 503: a balancer would have the same answer computed again elsewhere. */
+        api_error_code(&e, 429, "answers_full", NULL,
+                       "the answers that this server holds are larger than %llu bytes together "
+                       "(%d times server.max_answer): ask for a stream, or try again later",
+                       (unsigned long long)max, ANSWERS_IN_FLIGHT);
     generation_fail(g, &e);
 }
 

@@ -3,8 +3,9 @@
  *
  * Reading is two passes: a scanner of our own goes over the raw bytes first and refuses by name
  * what must not reach the tree builder - deep nesting (recursion), a flood of elements (64 bytes
- * of heap each), invalid UTF-8, raw control characters - so cJSON only sees input of bounded cost.
- * Invariant: every string in a parsed tree is valid UTF-8 but for C0 80, which stands for U+0000.
+ * of heap each), invalid UTF-8, raw control characters, escapes that are none - so cJSON only sees
+ * input of bounded cost. Invariant: every string in a parsed tree is valid UTF-8 but for C0 80,
+ * which stands for U+0000.
  *
  * Writing never builds a tree: responses are streams of small pieces, appended where they go.
  */
@@ -17,6 +18,7 @@
 #include <string.h>
 
 #include "config/err.h"
+#include "config/json_escape.h"
 #include "server/limits.h"
 
 int utf8_sequence(const char *s, size_t n)
@@ -91,10 +93,15 @@ static int scan(const char *text, size_t n, struct scan *s, struct api_error *e)
                                      i);
             if (c == '"')
                 s->in_string = false;
-            if (c == '\\' && i + 1 < n && (unsigned char)text[i + 1] >= 0x20) {
+            if (c == '\\') {
                 if (n - i >= 6 && memcmp(text + i, "\\u0000", 6) == 0)
                     s->nuls++;
-                len = (unsigned char)text[i + 1] < 0x80 ? 2 : 1;
+                len = (int)json_escape_length(text + i, n - i);
+                if (!len)
+                    return api_error_set(e, 400, NULL,
+                                         "the body is not JSON (malformed escape in a string at "
+                                         "byte %zu)",
+                                         i);
             }
         }
         i += (size_t)len;

@@ -2,8 +2,8 @@
 /* json.h - JSON in and out: checked reading on top of cJSON, and writing straight into a buffer.
  *
  * Reading: json_parse() refuses what cJSON would take or stumble over (invalid UTF-8, raw control
- * characters, trailing text, depth and element counts above the caps). Getters find a member,
- * treat null as absent, check type and range, and name the member in the error.
+ * characters, malformed escapes, trailing text, depth and element counts above the caps). Getters
+ * find a member, treat null as absent, check type and range, and name the member in the error.
  *
  * cJSON's strings end at NUL. So that an escaped \u0000 is not a silent cut, json_parse turns it
  * into the two bytes C0 80, which valid UTF-8 never contains; json_bytes() turns them back.

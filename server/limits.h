@@ -30,6 +30,7 @@ enum {
     LOGPROBS_MAX = 20,
     BIAS_MAX = 1024,
     MESSAGES_MAX = 4096,
+    TEMPLATE_KWARGS_MAX = 64,
     DEFAULT_MAX_TOKENS = 16, /* of /v1/completions, as OpenAI documents it */
     KEY_BYTES_MAX = 256,     /* an API key */
     REQUEST_ID_MAX = 128,

@@ -166,7 +166,7 @@ static void check_engine(struct server *s)
     }
     const struct engine_info *info = engine_info(s->engine);
     struct err err;
-    s->chat = chat_recognize(info->chat_template, &err);
+    s->chat = chat_parse(info->chat_template, &err);
     if (!s->chat) {
         snprintf(s->chat_error, sizeof(s->chat_error), "%s", err.msg);
         log_warn("server", "/v1/chat/completions is off: %s", s->chat_error);

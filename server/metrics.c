@@ -53,6 +53,19 @@ static void gauge(FILE *out, const char *name, const char *help, double v)
     metric_value(out, name, NULL, v);
 }
 
+/* Requests of the route generate text. */
+static bool generates(const char *label)
+{
+    return label && strstr(label, "completions");
+}
+
+/* A rate begins with the second value of a series, so the first failures would not count: the
+ * series of what should never be is there from the start. */
+static bool is_written(const struct metrics *m, int route, int c)
+{
+    return m->requests[route][c] > 0 || (codes[c] == 500 && generates(router_label_text(route)));
+}
+
 void metrics_write(struct metrics *m, FILE *out)
 {
     metric_head(out, "requests_total", "counter",
@@ -60,7 +73,7 @@ void metrics_write(struct metrics *m, FILE *out)
     for (int r = 0; r < router_labels(); r++)
         for (int c = 0; c < CODES; c++) {
             char labels[128];
-            if (!m->requests[r][c])
+            if (!is_written(m, r, c))
                 continue;
             snprintf(labels, sizeof(labels), "route=\"%s\",code=\"%d\"", router_label_text(r),
                      codes[c]);
@@ -98,8 +111,7 @@ void metrics_answers(const struct metrics *m, uint64_t by_class[6])
 {
     memset(by_class, 0, 6 * sizeof *by_class);
     for (int r = 0; r < router_labels(); r++) {
-        const char *label = router_label_text(r);
-        if (!label || !strstr(label, "completions"))
+        if (!generates(router_label_text(r)))
             continue;
         for (int c = 0; c < CODES; c++)
             by_class[codes[c] / 100] += m->requests[r][c];

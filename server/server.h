@@ -56,7 +56,7 @@ struct server {
 
     bool ready;                 /* the model is loaded: engine_info is valid */
     int64_t ready_ns;           /* since when */
-    struct chat_template *chat; /* once ready; NULL: no known template, chat_error says why */
+    struct chat_template *chat; /* once ready; NULL: it cannot be run, chat_error says why */
     char chat_error[512];
     bool leaving; /* told to stop: /ready says draining, requests are taken until leave_until */
     int64_t leave_until; /* clock_ns */

@@ -472,6 +472,7 @@ const struct backend_ops whet_backend_cuda = {
     .bench_begin = cuda_bench_begin,
     .bench = cuda_bench,
     .bench_end = cuda_bench_end,
+    .copies_weights = true,
     .kv_room = memory_kv_room,
     .fixed_bytes = memory_fixed,
     .idle = cuda_idle,

@@ -164,7 +164,7 @@ static void carve_buffers(struct backend *b, struct arena *a)
     b->on.rope_cos = arena_take(a, (int64_t)b->positions * s->head_dim / 2 * 4);
     b->on.rope_sin = arena_take(a, (int64_t)b->positions * s->head_dim / 2 * 4);
     b->expanded = arena_take(a, bricks_scratch(b->model));
-    ranks_carve(b, a);
+    ranks_carve(b, b->options.collective ? b->options.collective->world : 1, a);
     carve_spare(b, a);
     arena_take(a, 32 << 20); /* cuBLASLt (blas.c) */
 }
@@ -362,6 +362,8 @@ int64_t memory_kv_room(const struct model *m, const struct backend_options *o, i
     b.positions = s->max_context;
     size_blocks(&b);
     carve_buffers(&b, &b.buffers);
+    if (!m->alone) /* ranks agree on pages before they have a collective */
+        ranks_carve(&b, m->shard.world, &b.buffers);
     int64_t left = (int64_t)room - o->keep_bytes - weights_bytes(m) - b.buffers.used -
                    pack_bytes(m, o->pack_bytes, (int64_t)room);
     int64_t probe = probe_room(s);

@@ -85,14 +85,13 @@ const struct ranks_ops cuda_ranks = {.many_hosts = true,
 
 /* ---- in a backend --------------------------------------------------------------------------- */
 
-void ranks_carve(struct backend *b, struct arena *a)
+void ranks_carve(struct backend *b, int32_t world, struct arena *a)
 {
-    const struct collective *c = b->options.collective;
     int64_t rows = walk_padded(b->options.max_rows), m = walk_padded(b->options.max_tokens);
-    if (!c)
+    if (world < 2)
         return;
     b->own_logits = arena_take(a, rows * b->model->head.rows * 4);
-    b->gathered = arena_take(a, c->world * rows * b->model->head.rows * 4);
+    b->gathered = arena_take(a, world * rows * b->model->head.rows * 4);
     b->zeros = arena_take(a, m * b->model->shape.hidden * 4);
     b->partial = arena_take(a, m * b->model->shape.hidden * 4);
 }

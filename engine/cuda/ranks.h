@@ -9,7 +9,7 @@
 struct walk; /* walk.h */
 
 /* Its buffers; once there are all: what the collective sets up before its first call. */
-void ranks_carve(struct backend *b, struct arena *a);
+void ranks_carve(struct backend *b, int32_t world, struct arena *a);
 int ranks_prepare(struct backend *b, struct err *e);
 /* What an out region adds. */
 const float *ranks_residual(const struct walk *w);

@@ -429,8 +429,11 @@ function drawAdviser(doc) {
 
 /* ---- the fleet ------------------------------------------------------------------------------- */
 
-/* Rows of a line and words below it; what may change is written every time. */
-function drawLines(id, rows, key, line, words) {
+/* Rows of a line and words below it; what may change is written every time. The answer has the
+ * newest of `all`. */
+function drawLines(id, rows, all, key, line, words) {
+  byId(id).hidden = rows.length === 0;
+  setText(byId(id + "-of"), all > rows.length ? `: the newest ${rows.length} of ${all}` : "");
   const empty = byId(id + "-empty");
   if (empty) empty.hidden = rows.length > 0;
   keyed(
@@ -454,24 +457,25 @@ function drawFleet(doc) {
   setText(
     byId("fleet-note"),
     (f.state === "online" ? "connected for " : "no database for ") + seconds(f.since_s) +
+      (f.state === "online" && !f.listed ? "; not listed there yet, others do not see it" : "") +
       (f.troubled ? "; something failed, see the log" : ""));
   drawFacts(byId("fleet-counts"), [
     ["This server", f.name], ["Searches", f.lease || NONE], ["Told", count(f.sent)],
     ["Heard", count(f.taken)], ["Refused", count(f.refused)]
   ]);
   drawLines(
-    "fleet-servers", f.servers, (r) => r.server,
+    "fleet-servers", f.servers, f.totals.servers, (r) => r.server,
     (r) => [r.name, r.stopped ? "stopped" : `seen ${seconds(r.seen_s)} ago`],
     (r) => `whet ${r.version}, ${r.device}`);
   drawLines(
-    "fleet-leases", f.leases, (r) => r.slot,
+    "fleet-leases", f.leases, f.totals.leases, (r) => r.slot,
     (r) => [r.slot, r.left_s >= 0 ? `for ${seconds(r.held_s)}` : "not renewed"],
     (r) => r.name || r.server);
   drawLines(
-    "fleet-winners", f.winners, (r) => r.slot,
+    "fleet-winners", f.winners, f.totals.winners, (r) => r.slot,
     (r) => [r.slot, `+${((r.speed - 1) * 100).toFixed(0)} %, on ${r.servers}`], (r) => r.kernel);
   drawLines(
-    "fleet-retractions", f.retractions, (r) => r.key,
+    "fleet-retractions", f.retractions, f.totals.retractions, (r) => r.key,
     (r) => [`${r.slot} ${r.key}`, `by ${r.name} ${seconds(r.at_s)} ago`],
     (r) => `${r.reason}; wrong on ${r.confirmed_by} more, right on ${r.refuted_by}`);
 }

@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "config/json_escape.h"
 #include "config/key_file.h"
 
 #define CONNECT_MS 10000
@@ -325,9 +326,9 @@ static int32_t count_of(const cJSON *usage, const char *name)
 /* Takes choices[0].message.content and the counts out of a completion. */
 static void read_completion(const struct body *b, struct answer *out)
 {
-    /* A zero in a string would hide what is behind it. The body has a zero behind its end. */
-    cJSON *o =
-        b->n > 0 && !strstr(b->data, "\\u0000") ? cJSON_ParseWithLength(b->data, b->n) : NULL;
+    /* A zero in a string would hide what is behind it. */
+    bool whole = b->n > 0 && !json_bad_escape(b->data, b->n);
+    cJSON *o = whole ? cJSON_ParseWithLength(b->data, b->n) : NULL;
     const cJSON *choice = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(o, "choices"), 0);
     const cJSON *message = cJSON_GetObjectItemCaseSensitive(choice, "message");
     const cJSON *content = cJSON_GetObjectItemCaseSensitive(message, "content");

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/json_escape.h"
 #include "engine/utf8.h"
 
 const char *reply_fault_name(enum reply_fault f)
@@ -56,9 +57,12 @@ static int scan(const struct reading *r, const char *s, size_t n)
         if (c < 0x20 && (quoted || (c != '\t' && c != '\n' && c != '\r')))
             return reply_bad(r, REPLY_NOT_TEXT, "control character %d at byte %zu", c, i);
         if (quoted && c == '\\') {
+            size_t length = json_escape_length(s + i, n - i);
             if (n - i >= 6 && memcmp(s + i, "\\u0000", 6) == 0)
                 return reply_bad(r, REPLY_NOT_TEXT, "\\u0000 at byte %zu", i);
-            i++;
+            if (length == 0)
+                return reply_bad(r, REPLY_SYNTAX, "malformed escape at byte %zu", i);
+            i += length - 1;
         } else if (c == '"') {
             quoted = !quoted;
         } else if (!quoted && (c == '{' || c == '[')) {

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fleet.c - the thread between this server and the database.
  *
- * It connects, registers the server, sends everything once, and then repeats its duties: what was
- * found wrong, the lease, what the store learned, what others learned. Each has its own interval; a
- * notification makes it listen at once. A statement that fails is tried again at its next turn, a
- * connection that fails after a pause that doubles up to a minute. Nobody waits for any of it.
+ * It connects and repeats its duties: what was found wrong, the lease, what the store learned, what
+ * others learned, that the server is there. To enter the server and to send everything once are
+ * duties, too, because a database may be there that cannot be written yet. Each has its own
+ * interval; a notification makes it listen at once. A statement that fails is tried again at its
+ * next turn, a connection that fails after a pause that doubles up to a minute. Nobody waits for
+ * any of it.
  */
 #include "specializer/fleet/fleet.h"
 
@@ -25,7 +27,6 @@
 #include "specializer/candidate/hash.h"
 #include "specializer/fleet/fleet_private.h"
 #include "specializer/fleet/fleet_schema.h"
-#include "specializer/transfer/transfer.h"
 
 #define CONNECT_S 10.0
 #define BYE_S 1.0
@@ -37,7 +38,8 @@
 #define VIEW_EVERY_S 5
 #define BEAT_EVERY_S 10
 #define PRUNE_EVERY_S 600
-enum { BACKOFF_MOST_S = 60, PAGES_MOST = 40 };
+#define ALL_EVERY_S 5 /* until it has succeeded once */
+enum { BACKOFF_MOST_S = 60 };
 
 static int64_t in(double seconds)
 {
@@ -132,79 +134,20 @@ static int lease_turn(struct fleet *f, struct err *err)
     return r;
 }
 
-static int pull_kernels(struct fleet *f, struct err *err)
-{
-    struct fleet_rows rows;
-    for (int page = 0; page < PAGES_MOST; page++) {
-        if (fleet_pull(f->db, &f->self, f->seq, &rows, err) != 0)
-            return -1;
-        int n = rows.n;
-        int64_t last = n > 0 ? atoll(fleet_value(&rows, n - 1, FLEET_SEQ)) : 0;
-        fleet_take_rows(f, &rows);
-        fleet_rows_free(&rows);
-        if (n > 0 && last <= f->seq)
-            return err_set(err, "rows come in no order");
-        f->seq = n > 0 ? last : f->seq;
-        if (n < FLEET_PAGE)
-            break;
-    }
-    return 0;
-}
-
-static int pull_retractions(struct fleet *f, struct err *err)
-{
-    struct fleet_rows rows;
-    if (fleet_pull_retractions(f->db, &f->self, f->retraction_seq, &rows, err) != 0)
-        return -1;
-    if (rows.n > 0)
-        f->retraction_seq = atoll(fleet_value(&rows, rows.n - 1, 0));
-    fleet_take_retractions(f, &rows);
-    fleet_rows_free(&rows);
-    return 0;
-}
-
-/* Takes a kernel's text from the database through the same checks as an import. */
-static void take_text(struct fleet *f, const char *body)
-{
-    struct err err = {""};
-    char *one = xasprintf("{\"whet_store\":%d,\"kernels\":[%s]}", (int)EXPORT_VERSION, body);
-    int taken = -1;
-    pthread_mutex_lock(&f->in_use);
-    if (!atomic_load(&f->stop))
-        taken = store_import(f->store, one, strlen(one), "fleet", &err);
-    pthread_mutex_unlock(&f->in_use);
-    free(one);
-    if (taken > 0) {
-        atomic_fetch_add(&f->taken, 1);
-        atomic_store(f->imported, true);
-    } else {
-        fleet_refuse(f, "", taken < 0 ? err.msg : "a text that breaks a rule");
-    }
-}
-
-static int pull_texts(struct fleet *f, struct err *err)
-{
-    struct fleet_rows rows;
-    if (!f->texts)
-        return 0;
-    if (fleet_pull_texts(f->db, &f->self, f->text_seq, &rows, err) != 0)
-        return -1;
-    for (int i = 0; i < rows.n; i++)
-        take_text(f, fleet_value(&rows, i, 1));
-    if (rows.n > 0)
-        f->text_seq = atoll(fleet_value(&rows, rows.n - 1, 0));
-    fleet_rows_free(&rows);
-    return 0;
-}
-
-static int pull(struct fleet *f, struct err *err)
-{
-    return pull_retractions(f, err) != 0 || pull_kernels(f, err) != 0 ? -1 : pull_texts(f, err);
-}
-
+/* Listens and enters itself first, if it could not yet. */
 static int beat(struct fleet *f, struct err *err)
 {
-    return fleet_beat(f->db, &f->self, err);
+    if (f->process != fleet_db_process(f->db) && fleet_same_session(f->db, f->process, err) != 0) {
+        fleet_db_end(f->db);
+        return -1;
+    }
+    if (f->listen_due && fleet_listen(f->db, &f->self, err) != 0)
+        return -1;
+    f->listen_due = false;
+    int r = fleet_beat(f->db, &f->self, f->hello_due, err);
+    f->hello_due &= r != 0;
+    atomic_store(&f->listed, r == 0);
+    return r;
 }
 
 static int prune(struct fleet *f, struct err *err)
@@ -222,10 +165,11 @@ static const struct duty {
     double every_s;
     int (*run)(struct fleet *f, struct err *err);
 } duties[] = {
-    {"lease", offsetof(struct fleet, lease_due_ns), LEASE_EVERY_S, lease_turn},
-    {"listening", offsetof(struct fleet, pull_due_ns), PULL_EVERY_S, pull},
-    {"sending", offsetof(struct fleet, send_due_ns), SEND_EVERY_S, fleet_send_changed},
     {"heartbeat", offsetof(struct fleet, beat_due_ns), BEAT_EVERY_S, beat},
+    {"lease", offsetof(struct fleet, lease_due_ns), LEASE_EVERY_S, lease_turn},
+    {"listening", offsetof(struct fleet, pull_due_ns), PULL_EVERY_S, fleet_pull_all},
+    {"telling all", offsetof(struct fleet, all_due_ns), ALL_EVERY_S, fleet_send_all},
+    {"sending", offsetof(struct fleet, send_due_ns), SEND_EVERY_S, fleet_send_changed},
     {"looking", offsetof(struct fleet, view_due_ns), VIEW_EVERY_S, fleet_look},
     {"pruning", offsetof(struct fleet, prune_due_ns), PRUNE_EVERY_S, prune},
 };
@@ -287,10 +231,14 @@ static void drain(int fd)
 static void begin_anew(struct fleet *f)
 {
     f->seq = f->text_seq = f->retraction_seq = 0;
+    f->back = INT64_MAX;
     f->lease_due_ns = f->pull_due_ns = f->send_due_ns = f->view_due_ns = 0;
-    f->beat_due_ns = in(BEAT_EVERY_S);
+    f->all_due_ns = f->beat_due_ns = 0;
+    f->listen_due = f->hello_due = f->all_due = true;
+    f->all_slot = 0;
     f->prune_due_ns = in(5);
     f->trace_id = -1;
+    fleet_forget_numbers(f);
     pthread_mutex_lock(&f->in_use);
     if (!atomic_load(&f->stop))
         store_moved(f->store, &f->trace_id, 0, NULL, NULL, NULL);
@@ -302,7 +250,8 @@ static bool arrive(struct fleet *f)
     struct err err;
     int version;
     f->db = fleet_db_open(&f->address, CONNECT_S, &f->stop, &err);
-    if (!f->db || fleet_limit(f->db, &err) != 0 || fleet_schema_ready(f->db, &version, &err) != 0) {
+    if (!f->db || fleet_limit(f->db, &f->process, &err) != 0 ||
+        fleet_schema_ready(f->db, &version, &err) != 0) {
         trouble(f, "connecting", &err);
         return false;
     }
@@ -312,11 +261,10 @@ static bool arrive(struct fleet *f)
     pthread_mutex_unlock(&f->lock);
     begin_anew(f);
     atomic_fetch_add(&f->connects, 1);
+    if (f->process != fleet_db_process(f->db))
+        log_info("fleet", "there is a pooler before the database: it must be one of sessions");
     log_info("fleet", "connected as %s, schema version %d", f->self.name, version);
-    /* A database that refuses writes is still read. */
-    if (fleet_hello(f->db, &f->self, &err) != 0 || fleet_send_all(f, &err) != 0)
-        trouble(f, "telling", &err);
-    return fleet_db_alive(f->db);
+    return true;
 }
 
 static void session(struct fleet *f)
@@ -340,6 +288,7 @@ static void session(struct fleet *f)
     }
     fleet_db_close(f->db);
     f->db = NULL;
+    atomic_store(&f->listed, false);
     set_state(f, FLEET_AWAY);
 }
 

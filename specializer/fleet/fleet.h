@@ -55,7 +55,8 @@ bool fleet_elsewhere(struct fleet *f, const char *slot);
 /* A kernel that somebody found wrong. */
 struct fleet_suspect {
     char key[KEY_HEX + 1], slot[40], by[100], reason[240];
-    int64_t seq;     /* its number in the database: one that is found wrong again has another */
+    int64_t seq;     /* its number in the database: one that is found wrong again has another, */
+    char at[32];     /* and another time, by the database's clock */
     int64_t came_ns; /* when this server heard of it */
 };
 /* The next that was not yet asked for; false: none. */
@@ -69,8 +70,9 @@ void fleet_wrong(struct fleet *f, const char *key, const char *slot, const char 
 
 /* ---- operators -------------------------------------------------------------------------------*/
 
-/* {"state", "servers", "leases", "winners", "retractions", ...}; {"state": "off"} for NULL. For
- * operators also what is wrong in the database's words. */
+/* {"state", "servers", "leases", "winners", "retractions", "totals", ...}; {"state": "off"} for
+ * NULL. For operators also what is wrong in the database's words; for others, who ask every second,
+ * the newest of each list. */
 cJSON *fleet_json(struct fleet *f, bool operators);
 void fleet_metrics(struct fleet *f, FILE *out);
 

@@ -119,36 +119,89 @@ static int must_wait(struct fleet_db *db, short events, int64_t deadline_ns, con
 
 /* ---- connecting ----------------------------------------------------------------------------- */
 
-static PGconn *begin(const struct fleet_address *a, struct err *err)
+/* The hosts of an address. libpq goes on to the next by itself only where a host refuses; for one
+ * that says nothing its asynchronous calls leave that to the caller, so each is tried alone. */
+struct hosts {
+    const char *host, *hostaddr, *port; /* lists, as in the address; NULL: libpq's own choice */
+    int n;                              /* 1: the lists as they are */
+};
+
+static const char *option(const PQconninfoOption *all, const char *keyword)
 {
-    enum { OPTIONS = 64 };
-    const char *name[OPTIONS], *value[OPTIONS];
+    for (; all->keyword; all++)
+        if (strcmp(all->keyword, keyword) == 0)
+            return all->val;
+    return NULL;
+}
+
+static int items(const char *list)
+{
+    int n = list && *list ? 1 : 0;
+    for (; list && *list; list++)
+        n += *list == ',';
+    return n;
+}
+
+/* The i-th of a list of `n`; of a list of one (a port), that one. */
+static char *item(const char *list, int n, int i)
+{
+    if (!list)
+        return NULL;
+    for (; items(list) == n && i > 0; i--)
+        list += strcspn(list, ",") + 1;
+    return strndup(list, strcspn(list, ","));
+}
+
+/* Lists that do not fit together are left to libpq, which says so. */
+static struct hosts hosts_of(const PQconninfoOption *all)
+{
+    struct hosts h = {option(all, "host"), option(all, "hostaddr"), option(all, "port"), 1};
+    int names = items(h.host), addresses = items(h.hostaddr), ports = items(h.port);
+    int n = addresses > 0 ? addresses : names;
+    if (n > 1 && (names == n || names == 0) && (ports == n || ports <= 1))
+        h.n = n;
+    return h;
+}
+
+/* Names and values for PQconnectStartParams(). */
+struct parameters {
+    const char *name[64], *value[64];
+    int n;
+};
+
+static void put(struct parameters *p, const char *name, const char *value)
+{
+    if (!value || p->n == (int)(sizeof p->name / sizeof *p->name) - 1)
+        return;
+    p->name[p->n] = name;
+    p->value[p->n++] = value;
+    p->name[p->n] = p->value[p->n] = NULL;
+}
+
+/* Begins to connect to the i-th host. `attrs`: instead of target_session_attrs, or NULL. */
+static PGconn *begin(const struct fleet_address *a, const PQconninfoOption *all, int i,
+                     const char *attrs, struct err *err)
+{
+    struct parameters p = {.n = 0};
     char password[PASSWORD_MOST] = "";
-    int n = 0;
-    PQconninfoOption *all = parse(a, err);
-    if (!all)
+    struct hosts h = hosts_of(all);
+    if (*a->key_file && read_password(a->key_file, password, err) != 0)
         return NULL;
-    if (*a->key_file && read_password(a->key_file, password, err) != 0) {
-        PQconninfoFree(all);
-        return NULL;
-    }
-    for (PQconninfoOption *o = all; o->keyword && n < OPTIONS - 4; o++)
-        if (o->val) {
-            name[n] = o->keyword;
-            value[n++] = o->val;
-        }
-    name[n] = "fallback_application_name";
-    value[n++] = "whet";
-    name[n] = "client_encoding";
-    value[n++] = "UTF8";
-    if (password[0]) {
-        name[n] = "password";
-        value[n++] = password;
-    }
-    name[n] = value[n] = NULL;
-    PGconn *conn = PQconnectStartParams(name, value, 0);
+    for (const PQconninfoOption *o = all; o->keyword; o++)
+        put(&p, o->keyword, o->val);
+    char *own[] = {h.n > 1 ? item(h.host, h.n, i) : NULL, h.n > 1 ? item(h.hostaddr, h.n, i) : NULL,
+                   h.n > 1 ? item(h.port, h.n, i) : NULL};
+    put(&p, "host", own[0]); /* the last word counts */
+    put(&p, "hostaddr", own[1]);
+    put(&p, "port", own[2]);
+    put(&p, "target_session_attrs", attrs);
+    put(&p, "fallback_application_name", "whet");
+    put(&p, "client_encoding", "UTF8");
+    put(&p, "password", password[0] ? password : NULL);
+    PGconn *conn = PQconnectStartParams(p.name, p.value, 0);
     explicit_bzero(password, sizeof password);
-    PQconninfoFree(all);
+    for (size_t k = 0; k < sizeof own / sizeof *own; k++)
+        free(own[k]);
     if (!conn)
         err_set(err, "no memory for a connection");
     return conn;
@@ -170,13 +223,65 @@ static int connect_poll(struct fleet_db *db, int64_t deadline_ns, struct err *er
     return 0;
 }
 
+/* How long one host may take: what the address or the environment says, else `seconds`. */
+static double host_seconds(const PQconninfoOption *all, double seconds)
+{
+    const char *said = option(all, "connect_timeout");
+    said = said ? said : getenv("PGCONNECT_TIMEOUT");
+    int s = said ? atoi(said) : 0;
+    return s > 0 ? s : seconds;
+}
+
+static bool try_host(struct fleet_db *db, const struct fleet_address *a,
+                     const PQconninfoOption *all, int i, const char *attrs, double seconds,
+                     struct err *err)
+{
+    struct hosts h = hosts_of(all);
+    db->conn = begin(a, all, i, attrs, err);
+    if (!db->conn)
+        return false;
+    if (connect_poll(db, clock_ns() + (int64_t)(host_seconds(all, seconds) * 1e9), err) == 0)
+        return true;
+    char *name = h.n > 1 ? item(h.hostaddr ? h.hostaddr : h.host, h.n, i) : NULL;
+    if (name)
+        err_prefix(err, "%.60s", name);
+    free(name);
+    return false;
+}
+
+/* One host after the other; `err` has what was wrong with the first and the last. A standby is
+ * preferred by asking all of them for one first. */
+static bool try_hosts(struct fleet_db *db, const struct fleet_address *a,
+                      const PQconninfoOption *all, double seconds, struct err *err)
+{
+    int n = hosts_of(all).n;
+    const char *attrs = option(all, "target_session_attrs");
+    bool twice = n > 1 && attrs && strcmp(attrs, "prefer-standby") == 0;
+    struct err first = {.msg = ""};
+    for (int i = 0; i < (twice ? 2 * n : n); i++) {
+        if (try_host(db, a, all, i % n, !twice ? NULL : i < n ? "standby" : "any", seconds, err))
+            return true;
+        if (stopping(db))
+            return false;
+        if (i == 0)
+            first = *err;
+    }
+    if (n > 1)
+        err_prefix(err, "none of %d hosts: %.90s; ...", n, first.msg);
+    return false;
+}
+
 struct fleet_db *fleet_db_open(const struct fleet_address *a, double seconds,
                                const atomic_bool *stop, struct err *err)
 {
+    PQconninfoOption *all = parse(a, err);
+    if (!all)
+        return NULL;
     struct fleet_db *db = xcalloc(1, sizeof *db);
     db->stop = stop;
-    db->conn = begin(a, err);
-    if (db->conn && connect_poll(db, clock_ns() + (int64_t)(seconds * 1e9), err) == 0) {
+    bool there = try_hosts(db, a, all, seconds, err);
+    PQconninfoFree(all);
+    if (there) {
         PQsetNoticeReceiver(db->conn, nothing_said, NULL);
         PQsetnonblocking(db->conn, 1);
         return db;
@@ -196,6 +301,17 @@ void fleet_db_close(struct fleet_db *db)
 bool fleet_db_alive(const struct fleet_db *db)
 {
     return db->conn != NULL;
+}
+
+void fleet_db_end(struct fleet_db *db)
+{
+    PQfinish(db->conn);
+    db->conn = NULL;
+}
+
+int fleet_db_process(const struct fleet_db *db)
+{
+    return db->conn ? PQbackendPID(db->conn) : 0;
 }
 
 void fleet_db_parting(struct fleet_db *db, double seconds)

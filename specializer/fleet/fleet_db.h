@@ -28,7 +28,8 @@ struct fleet_address {
 /* -1 with what is wrong in the address: it cannot be read, or has a password in it. Also without
  * libpq in the program. */
 int fleet_db_check(const struct fleet_address *a, struct err *err);
-/* Connects within `seconds`, or NULL. `stop` (may be NULL): gives up soon after it is set, here and
+/* Connects to the first host of the address that answers, each within `seconds` (or the address's
+ * connect_timeout), or NULL. `stop` (may be NULL): gives up soon after it is set, here and
  * in all calls below. The name of a host is looked up by the system's resolver, whose own time-out
  * holds for that. */
 struct fleet_db *fleet_db_open(const struct fleet_address *a, double seconds,
@@ -36,6 +37,11 @@ struct fleet_db *fleet_db_open(const struct fleet_address *a, double seconds,
 void fleet_db_close(struct fleet_db *db);
 /* False once a call failed in a way that ended the connection. */
 bool fleet_db_alive(const struct fleet_db *db);
+/* Ends the connection: who has it finds it so. */
+void fleet_db_end(struct fleet_db *db);
+/* The process of the database that serves this connection, as it was told when it began. A pooler
+ * between them makes one up. */
+int fleet_db_process(const struct fleet_db *db);
 /* From here on `stop` ends nothing, but all that follows may take `seconds` together. */
 void fleet_db_parting(struct fleet_db *db, double seconds);
 

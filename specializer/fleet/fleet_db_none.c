@@ -35,6 +35,17 @@ bool fleet_db_alive(const struct fleet_db *db)
     return false;
 }
 
+void fleet_db_end(struct fleet_db *db)
+{
+    (void)db;
+}
+
+int fleet_db_process(const struct fleet_db *db)
+{
+    (void)db;
+    return 0;
+}
+
 void fleet_db_parting(struct fleet_db *db, double seconds)
 {
     (void)db;

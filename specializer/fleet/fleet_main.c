@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/json_escape.h"
 #include "config/log.h"
 #include "specializer/fleet/fleet_row.h"
 #include "specializer/fleet/fleet_schema.h"
@@ -79,9 +80,12 @@ static int status(struct fleet_db *db, char **word, struct err *err)
     cJSON *view = fleet_view(db, NULL, err);
     if (!view)
         return -1;
+    const cJSON *totals = cJSON_GetObjectItemCaseSensitive(view, "totals");
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         const cJSON *list = cJSON_GetObjectItemCaseSensitive(view, lists[i].name), *row;
-        printf("%s: %d\n", lists[i].name, cJSON_GetArraySize(list));
+        double all = number_of(totals, lists[i].name);
+        printf("%s: %.0f%s\n", lists[i].name, all,
+               all > cJSON_GetArraySize(list) ? ", of which these are the newest" : "");
         cJSON_ArrayForEach(row, list) lists[i].print(row);
     }
     cJSON_Delete(view);
@@ -142,7 +146,8 @@ static int add_texts(struct fleet_db *db, cJSON *kernels, struct err *err)
                      NULL, 0, &rows, err) != 0)
         return -1;
     for (int i = 0; i < rows.n; i++) {
-        cJSON *row = cJSON_Parse(fleet_value(&rows, i, 0));
+        const char *body = fleet_value(&rows, i, 0);
+        cJSON *row = json_bad_escape(body, strlen(body)) ? NULL : cJSON_Parse(body);
         if (cJSON_IsObject(row))
             cJSON_AddItemToArray(kernels, row);
         else
@@ -211,7 +216,8 @@ static struct fleet_db *connect_to(const struct config *c, struct err *err)
     }
     struct fleet_db *db =
         fleet_db_check(&a, err) == 0 ? fleet_db_open(&a, CONNECT_S, NULL, err) : NULL;
-    if (db && fleet_limit(db, err) != 0) {
+    int process;
+    if (db && fleet_limit(db, &process, err) != 0) {
         fleet_db_close(db);
         return NULL;
     }

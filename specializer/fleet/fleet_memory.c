@@ -14,8 +14,6 @@
 
 /* A speed of others is right if at least so much of it is seen here. */
 #define AGREEMENT 0.7
-/* A server is not listened to after so many wrong speeds, if they are more than its right ones. */
-enum { MISSES_ENOUGH = 4 };
 /* How long leases of others are respected while nothing comes of them, and a wish that was not
  * answered. */
 #define PATIENCE_NS (INT64_C(120) * 1000000000)
@@ -50,12 +48,21 @@ static struct peer *peer_of(struct fleet *f, const char *server)
     return p;
 }
 
-static bool distrusted(struct fleet *f, const char *server)
+static void add_serving(void *ctx, const struct winner *w)
 {
-    for (int i = 0; i < f->peers; i++)
-        if (strcmp(f->peer[i].server, server) == 0)
-            return f->peer[i].misses >= MISSES_ENOUGH && f->peer[i].misses > f->peer[i].hits;
-    return false;
+    struct serving *s = ctx;
+    s->key = xrealloc(s->key, (size_t)(s->n + 1) * sizeof *s->key);
+    memcpy(s->key[s->n++], w->key, sizeof *s->key);
+}
+
+static struct serving read_serving(struct fleet *f)
+{
+    struct serving s = {NULL, 0};
+    pthread_mutex_lock(&f->in_use);
+    if (!atomic_load(&f->stop))
+        store_winners(f->store, f->self.env, add_serving, &s, NULL);
+    pthread_mutex_unlock(&f->in_use);
+    return s;
 }
 
 /* The same server says something of the same kernel. */
@@ -64,28 +71,41 @@ static bool is_word_of(const struct fleet_row *a, const struct fleet_row *b)
     return memcmp(a->key, b->key, KEY_HEX) == 0 && memcmp(a->server, b->server, KEY_HEX) == 0;
 }
 
-/* Where a row goes: over the older word of the same server, behind the others, or in place of one
- * that was only measured. NULL: there is no room. Lock held. */
-static struct fleet_row *room_for(struct slot_rows *s, const struct fleet_row *r)
+/* Where a row goes: over the older word of the same server, behind the others, or where there are
+ * too many in place of another. NULL: there is no room. Lock held. */
+static struct fleet_row *room_for(struct fleet *f, struct slot_rows *s, const struct fleet_row *r,
+                                  const struct serving *serving)
 {
-    struct fleet_row *other = NULL;
-    for (int i = 0; i < s->n; i++) {
-        struct fleet_row *have = &s->row[i];
-        if (is_word_of(have, r))
-            return have;
-        if (!fleet_row_won(have) && (!other || have->serial < other->serial))
-            other = have;
+    for (int i = 0; i < s->n; i++)
+        if (is_word_of(&s->row[i], r))
+            return &s->row[i];
+    if (s->n == ROWS_OF_SLOT) {
+        atomic_fetch_add(&f->dropped, 1); /* this one or another */
+        return fleet_who_goes(f, s, r, serving);
     }
-    if (s->n < ROWS_OF_SLOT) {
-        s->row = xrealloc(s->row, (size_t)(s->n + 1) * sizeof *s->row);
-        s->row[s->n] = (struct fleet_row){0};
-        return &s->row[s->n++];
-    }
-    return fleet_row_won(r) ? other : NULL;
+    s->row = xrealloc(s->row, (size_t)(s->n + 1) * sizeof *s->row);
+    s->row[s->n] = (struct fleet_row){0};
+    return &s->row[s->n++];
+}
+
+static void take_row(struct fleet *f, int slot, struct fleet_row *r, const struct serving *serving)
+{
+    pthread_mutex_lock(&f->lock);
+    struct slot_rows *s = &f->rows[slot];
+    struct fleet_row *to = room_for(f, s, r, serving);
+    r->serial = ++f->serial;
+    r->compared = to && to->compared && is_word_of(to, r) && to->speed == r->speed;
+    if (to)
+        *to = *r;
+    s->came_ns = clock_ns();
+    pthread_mutex_unlock(&f->lock);
+    atomic_fetch_add(&f->taken, to != NULL);
 }
 
 void fleet_take_rows(struct fleet *f, const struct fleet_rows *rows)
 {
+    struct serving serving = {NULL, 0};
+    bool asked = false;
     for (int i = 0; i < rows->n; i++) {
         const char *value[FLEET_COLUMNS];
         struct fleet_row r;
@@ -97,19 +117,24 @@ void fleet_take_rows(struct fleet *f, const struct fleet_rows *rows)
             fleet_refuse(f, value[FLEET_SERVER], err.msg);
             continue;
         }
-        pthread_mutex_lock(&f->lock);
-        struct slot_rows *s = &f->rows[slot];
-        struct fleet_row *to = room_for(s, &r);
-        r.serial = ++f->serial;
-        r.compared = to && to->compared && is_word_of(to, &r) && to->speed == r.speed;
-        if (to)
-            *to = r;
-        s->came_ns = clock_ns();
-        pthread_mutex_unlock(&f->lock);
-        atomic_fetch_add(&f->taken, to != NULL);
+        if (!asked && f->rows[slot].n == ROWS_OF_SLOT) { /* only this thread adds any */
+            serving = read_serving(f);
+            asked = true;
+        }
+        take_row(f, slot, &r, &serving);
     }
+    free(serving.key);
     if (rows->n > 0)
         atomic_fetch_add(&f->news, 1);
+}
+
+void fleet_forget_numbers(struct fleet *f)
+{
+    pthread_mutex_lock(&f->lock);
+    for (int slot = 0; slot < dispatch_slots(f->slots); slot++)
+        for (int i = 0; i < f->rows[slot].n; i++)
+            f->rows[slot].row[i].seq = 0;
+    pthread_mutex_unlock(&f->lock);
 }
 
 static struct slot_rows *rows_of(struct fleet *f, const char *slot)
@@ -141,7 +166,7 @@ void fleet_each(struct fleet *f, const char *slot, int64_t after, int most, flee
     const struct slot_rows *s = rows_of(f, slot);
     for (int i = 0; s && i < s->n; i++) {
         const struct fleet_row *r = &s->row[i];
-        if (r->serial <= after || distrusted(f, r->server) || suspect_of(f, r->key))
+        if (r->serial <= after || fleet_distrusted(f, r->server) || suspect_of(f, r->key))
             continue;
         copy = copy ? copy : xcalloc((size_t)s->n, sizeof *copy);
         copy[n++] = *r;
@@ -265,37 +290,6 @@ bool fleet_elsewhere(struct fleet *f, const char *slot)
 
 /* ---- retractions ----------------------------------------------------------------------------- */
 
-/* Kernels that serve here, by the store. */
-struct serving {
-    char (*key)[KEY_HEX + 1];
-    int n;
-};
-
-static void add_serving(void *ctx, const struct winner *w)
-{
-    struct serving *s = ctx;
-    s->key = xrealloc(s->key, (size_t)(s->n + 1) * sizeof *s->key);
-    memcpy(s->key[s->n++], w->key, sizeof *s->key);
-}
-
-static struct serving read_serving(struct fleet *f)
-{
-    struct serving s = {NULL, 0};
-    pthread_mutex_lock(&f->in_use);
-    if (!atomic_load(&f->stop))
-        store_winners(f->store, f->self.env, add_serving, &s, NULL);
-    pthread_mutex_unlock(&f->in_use);
-    return s;
-}
-
-static bool serves(const struct serving *s, const char *key)
-{
-    bool so = false;
-    for (int i = 0; i < s->n && !so; i++)
-        so = strcmp(s->key[i], key) == 0;
-    return so;
-}
-
 static void forget_suspect(struct fleet *f, int i)
 {
     f->asked -= i < f->asked;
@@ -307,7 +301,7 @@ static void forget_suspect(struct fleet *f, int i)
 static void forget_oldest(struct fleet *f, const struct serving *serving)
 {
     int i = 0;
-    while (i + 1 < f->suspects && serves(serving, f->suspect[i].key))
+    while (i + 1 < f->suspects && fleet_serves(serving, f->suspect[i].key))
         i++;
     if (log_due(&f->forgotten))
         log_warn(
@@ -324,7 +318,8 @@ static bool take_retraction(struct fleet *f, const struct fleet_suspect *x,
 {
     pthread_mutex_lock(&f->lock);
     const struct fleet_suspect *old = suspect_of(f, x->key);
-    bool known = old && old->seq >= x->seq;
+    /* A database that was restored from a backup counts from where it was then. */
+    bool known = old && old->seq == x->seq && strcmp(old->at, x->at) == 0;
     if (!known && old)
         forget_suspect(f, (int)(old - f->suspect));
     else if (!known && f->suspects == SUSPECTS_MOST)
@@ -356,6 +351,7 @@ void fleet_take_retractions(struct fleet *f, const struct fleet_rows *rows)
         snprintf(x.by, sizeof x.by, "%.99s", plain);
         fleet_plain(fleet_value(rows, i, 5), plain);
         snprintf(x.reason, sizeof x.reason, "%s", plain);
+        snprintf(x.at, sizeof x.at, "%s", fleet_value(rows, i, 6));
         atomic_fetch_add(&f->suspected, take_retraction(f, &x, &serving));
     }
     free(serving.key);

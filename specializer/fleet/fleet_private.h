@@ -16,6 +16,7 @@ enum {
     SUSPECTS_MOST = 1024,
     SAYINGS_MOST = 64,
     PEERS_MOST = 256,
+    MISSES_ENOUGH = 4, /* wrong speeds of a server, more than right ones: it is left alone */
     WISHES_MOST = 64,
     WRONG_SHOWN = 8 /* refused rows in the log and on the page */
 };
@@ -59,12 +60,18 @@ struct fleet {
     /* fleet thread */
     struct fleet_db *db;
     int64_t seq, text_seq, retraction_seq, trace_id;
-    int64_t lease_due_ns, send_due_ns, pull_due_ns, view_due_ns, beat_due_ns, prune_due_ns;
+    int64_t back; /* rows below this number were not read yet; 0: all were */
+    int64_t lease_due_ns, send_due_ns, all_due_ns, pull_due_ns, view_due_ns, beat_due_ns,
+        prune_due_ns;
+    bool listen_due, hello_due, all_due; /* what a connection begins with, until it succeeds */
+    int process;                         /* of the database, that serves the connection */
+    int all_slot;                        /* the first whose rows were not all sent */
     int backoff_s;
     _Atomic uint64_t complaints, forgotten;
 
-    _Atomic uint64_t news, errors, connects, sent, taken, refused, retracted_here, suspected,
-        pruned;
+    _Atomic uint64_t news, errors, connects, sent, taken, refused, dropped, retracted_here,
+        suspected, pruned;
+    atomic_bool listed; /* the database took the last heartbeat: others see this server */
 
     pthread_mutex_t lock;
     /* lock, from here on */
@@ -95,14 +102,37 @@ struct fleet {
 
 /* ---- fleet_memory.c: what is kept of others -------------------------------------------------- */
 void fleet_take_rows(struct fleet *f, const struct fleet_rows *rows);
+/* The database may be another than the one that numbered what is kept: all of it is old. */
+void fleet_forget_numbers(struct fleet *f);
 void fleet_take_retractions(struct fleet *f, const struct fleet_rows *rows);
 /* This server measured a point itself: whoever spoke of it was right, or was not. */
 void fleet_compare(struct fleet *f, const struct record *own);
 /* A row or a text that was not taken: counted, and shown a few times. */
 void fleet_refuse(struct fleet *f, const char *server, const char *why);
 
+/* ---- fleet_room.c: which row goes where there are too many ----------------------------------- */
+
+/* Kernels that serve here, by the store. */
+struct serving {
+    char (*key)[KEY_HEX + 1];
+    int n;
+};
+bool fleet_serves(const struct serving *s, const char *key);
+/* Nobody listens to the server any more. Lock held. */
+bool fleet_distrusted(const struct fleet *f, const char *server);
+/* Which row of a full slot makes room for `r`; NULL: none does, `r` itself is missed least. The
+ * newest never does, nor the few words about a kernel that serves here; one that serves makes room
+ * for none but winners. Lock held. */
+struct fleet_row *fleet_who_goes(const struct fleet *f, struct slot_rows *s,
+                                 const struct fleet_row *r, const struct serving *serving);
+
+/* ---- fleet_pull.c: what others wrote --------------------------------------------------------- */
+int fleet_pull_all(struct fleet *f, struct err *err);
+
 /* ---- fleet_send.c: what the store learned --------------------------------------------------- */
-/* Everything of this environment; then what changed since. -1: the connection failed at it. */
+/* Everything of this environment, once a connection (all_due); what changed since. -1: what was not
+ * sent is tried again with the next turn; 1: all was sent but what the database refuses for what it
+ * is. Both with a message. */
 int fleet_send_all(struct fleet *f, struct err *err);
 int fleet_send_changed(struct fleet *f, struct err *err);
 

@@ -65,6 +65,7 @@ int fleet_row_read(const char *const value[FLEET_COLUMNS], struct dispatch *slot
         point_parse(out->template, value[FLEET_KNOBS], &out->point, NULL) != 0)
         return wrong(err, "point");
     out->state = (enum life)state;
+    out->seq = atoll(value[FLEET_SEQ]);
     memcpy(out->key, value[FLEET_KEY], sizeof out->key);
     memcpy(out->server, value[FLEET_SERVER], sizeof out->server);
     memcpy(out->source, value[FLEET_SOURCE], sizeof out->source);

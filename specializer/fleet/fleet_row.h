@@ -34,6 +34,7 @@ struct fleet_row {
     double own_s;   /* median of one run there; 0: was not measured */
     double speed;   /* over eager there; 0: was not measured */
     bool compared;  /* with what was measured here (fleet_compare()) */
+    int64_t seq;    /* its number in the database: what was said later has a higher one */
     int64_t serial; /* grows with each row that was taken (fleet.c) */
 };
 

@@ -21,13 +21,12 @@ static const char version_table[] =
     "CREATE TABLE IF NOT EXISTS whet_schema (version int PRIMARY KEY, least int NOT NULL,"
     " at timestamptz NOT NULL DEFAULT now());";
 
-/* One migration with its row, as one transaction. */
+/* One migration with its row. */
 static char *migration(int version)
 {
-    return xasprintf(
-        "BEGIN; %s %s INSERT INTO whet_schema(version, least) VALUES (%d, %d); COMMIT;",
-        version == 1 ? version_table : "", fleet_schemas[version - 1].text, version,
-        least_of[version - 1]);
+    return xasprintf("%s %s INSERT INTO whet_schema(version, least) VALUES (%d, %d);",
+                     version == 1 ? version_table : "", fleet_schemas[version - 1].text, version,
+                     least_of[version - 1]);
 }
 
 /* 0: there are no tables yet. */
@@ -35,8 +34,11 @@ static int read_version(struct fleet_db *db, int *version, int *least, struct er
 {
     struct fleet_rows rows;
     *version = *least = 0;
-    if (fleet_db_run(db, ASK_S, "SELECT to_regclass('whet_schema') IS NOT NULL", NULL, 0, &rows,
-                     err) != 0)
+    /* By the catalog itself: what a session knows of names may be older than the lock that its
+     * transaction has waited for, and reading a table brings it up to date. */
+    if (fleet_db_run(db, ASK_S,
+                     "SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('whet_schema'))",
+                     NULL, 0, &rows, err) != 0)
         return -1;
     bool there = strcmp(fleet_value(&rows, 0, 0), "t") == 0;
     fleet_rows_free(&rows);
@@ -61,8 +63,6 @@ static int migrate(struct fleet_db *db, int from, struct err *err)
         if (r != 0) {
             bool forbidden = strcmp(fleet_db_state(db), "42501") == 0 ||
                              strcmp(fleet_db_state(db), "25006") == 0;
-            if (fleet_db_alive(db))
-                fleet_db_run(db, ASK_S, "ROLLBACK", NULL, 0, NULL, NULL);
             return err_prefix(err,
                               forbidden ? "tables of version %d are missing and this role may not "
                                           "create them (whet fleet migrate, as their owner)"
@@ -73,19 +73,25 @@ static int migrate(struct fleet_db *db, int from, struct err *err)
     return 0;
 }
 
-/* Holds the lock while it looks again: another server may have done it meanwhile. */
+/* All that is missing in one transaction, whose lock ends with it. Holding the lock it looks again:
+ * another server may have done it meanwhile. */
 static int migrate_alone(struct fleet_db *db, int *version, int *least, struct err *err)
 {
-    if (fleet_db_run(db, MIGRATE_S, "SELECT pg_advisory_lock(2003330420)", NULL, 0, NULL, err) != 0)
-        return -1;
-    int r = read_version(db, version, least, err);
-    if (r == 0 && *version < FLEET_SCHEMA) {
+    static const char begin[] = "BEGIN", lock[] = "SELECT pg_advisory_xact_lock(2003330420)",
+                      commit[] = "COMMIT";
+    int r = fleet_db_run(db, ASK_S, begin, NULL, 0, NULL, err);
+    if (r == 0)
+        r = fleet_db_run(db, MIGRATE_S, lock, NULL, 0, NULL, err);
+    if (r == 0)
+        r = read_version(db, version, least, err);
+    if (r == 0)
         r = migrate(db, *version, err);
-        if (r == 0)
-            r = read_version(db, version, least, err);
-    }
-    if (fleet_db_alive(db))
-        fleet_db_run(db, ASK_S, "SELECT pg_advisory_unlock(2003330420)", NULL, 0, NULL, NULL);
+    if (r == 0)
+        r = read_version(db, version, least, err);
+    if (r == 0)
+        r = fleet_db_run(db, MIGRATE_S, commit, NULL, 0, NULL, err);
+    if (r != 0 && fleet_db_alive(db))
+        fleet_db_run(db, ASK_S, "ROLLBACK", NULL, 0, NULL, NULL);
     return r;
 }
 

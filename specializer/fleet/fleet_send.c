@@ -3,7 +3,8 @@
  *
  * The store is the queue: its trace names every candidate that moved, so what happened while the
  * database was away is sent when it is back, and nothing has to be kept for that. After each
- * connect all of this environment goes out once; rows that are there already do not change.
+ * connect all of this environment goes out once, slot by slot; rows that are there already do not
+ * change.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +45,20 @@ static void gather(void *ctx, const struct record *r)
     }
 }
 
+/* -1 is more than 1, and 1 more than 0. */
+static int worse(int a, int b)
+{
+    return a < 0 || b < 0 ? -1 : a | b;
+}
+
+/* 1 if the statement failed for what is in its row (SQL's classes 22 and 23), which would fail
+ * again; else -1. */
+static int how_failed(const struct fleet *f)
+{
+    const char *state = fleet_db_state(f->db);
+    return strncmp(state, "22", 2) == 0 || strncmp(state, "23", 2) == 0 ? 1 : -1;
+}
+
 static int send_texts(struct outgoing *o, struct err *err)
 {
     cJSON *row;
@@ -52,28 +67,47 @@ static int send_texts(struct outgoing *o, struct err *err)
     {
         export_text(o->f->store, row);
         char *body = cJSON_PrintUnformatted(row);
-        if (r == 0 && row_text(cJSON_GetObjectItemCaseSensitive(row, "agent"), "text")[0])
-            r = fleet_publish_text(o->f->db, &o->f->self, row_text(row, "slot"),
-                                   row_text(row, "source_hash"), body, err);
+        if (r >= 0 && row_text(cJSON_GetObjectItemCaseSensitive(row, "agent"), "text")[0] &&
+            fleet_publish_text(o->f->db, &o->f->self, row_text(row, "slot"),
+                               row_text(row, "source_hash"), body, err) != 0)
+            r = worse(r, how_failed(o->f));
         free(body);
     }
     return r;
 }
 
-/* What was gathered, in batches; and frees it. */
+/* One that is refused costs the others of its batch nothing. */
+static int send_batch(struct outgoing *o, cJSON *batch, struct err *err)
+{
+    int n = cJSON_GetArraySize(batch), r = 0;
+    if (fleet_publish(o->f->db, &o->f->self, batch, o->news, err) == 0) {
+        atomic_fetch_add(&o->f->sent, (uint64_t)n);
+        return 0;
+    }
+    if (n == 1 || how_failed(o->f) < 0)
+        return how_failed(o->f);
+    while (r >= 0 && cJSON_GetArraySize(batch) > 0) {
+        cJSON *one = cJSON_CreateArray();
+        cJSON_AddItemToArray(one, cJSON_DetachItemFromArray(batch, 0));
+        r = worse(r, send_batch(o, one, err));
+        cJSON_Delete(one);
+    }
+    return r;
+}
+
+/* What was gathered, in batches; and frees it. 0, -1 or 1 as fleet_send_all(). */
 static int send(struct outgoing *o, struct err *err)
 {
     int r = 0, n;
-    while (r == 0 && (n = cJSON_GetArraySize(o->kernels)) > 0) {
+    while (r >= 0 && (n = cJSON_GetArraySize(o->kernels)) > 0) {
         cJSON *batch = cJSON_CreateArray();
         for (int i = 0; i < n && i < BATCH; i++)
             cJSON_AddItemToArray(batch, cJSON_DetachItemFromArray(o->kernels, 0));
-        atomic_fetch_add(&o->f->sent, (uint64_t)cJSON_GetArraySize(batch));
-        r = fleet_publish(o->f->db, &o->f->self, batch, o->news, err);
+        r = worse(r, send_batch(o, batch, err));
         cJSON_Delete(batch);
     }
-    if (r == 0)
-        r = send_texts(o, err);
+    if (r >= 0)
+        r = worse(r, send_texts(o, err));
     cJSON_Delete(o->kernels);
     cJSON_Delete(o->texts);
     return r;
@@ -81,18 +115,24 @@ static int send(struct outgoing *o, struct err *err)
 
 int fleet_send_all(struct fleet *f, struct err *err)
 {
-    for (int i = 0; i < dispatch_slots(f->slots) && !atomic_load(&f->stop); i++) {
+    int r = 0;
+    while (f->all_due && r >= 0 && !atomic_load(&f->stop)) {
+        if (f->all_slot == dispatch_slots(f->slots)) {
+            f->all_due = false;
+            break;
+        }
         struct outgoing o = {f, cJSON_CreateArray(), cJSON_CreateArray(), false};
-        struct record_filter of = {
-            .env = f->self.env, .slot = dispatch_slot_at(f->slots, i)->name, .limit = ROWS_OF_SLOT};
+        struct record_filter of = {.env = f->self.env,
+                                   .slot = dispatch_slot_at(f->slots, f->all_slot)->name,
+                                   .limit = ROWS_OF_SLOT};
         pthread_mutex_lock(&f->in_use);
         if (!atomic_load(&f->stop))
             store_each(f->store, &of, gather, &o, NULL);
         pthread_mutex_unlock(&f->in_use);
-        if (send(&o, err) != 0)
-            return -1;
+        r = worse(r, send(&o, err));
+        f->all_slot += r >= 0;
     }
-    return 0;
+    return r;
 }
 
 static void gather_key(void *ctx, const char *key)
@@ -121,10 +161,7 @@ int fleet_send_changed(struct fleet *f, struct err *err)
         store_moved(f->store, &f->trace_id, CHANGES, gather_key, &o, NULL);
     pthread_mutex_unlock(&f->in_use);
     int r = send(&o, err);
-    const char *state = fleet_db_state(f->db);
-    /* Again, with the next try; unless it is the rows that are refused (SQL's classes 22 and 23).
-     */
-    if (r != 0 && strncmp(state, "22", 2) != 0 && strncmp(state, "23", 2) != 0)
+    if (r < 0)
         f->trace_id = before;
     return r;
 }

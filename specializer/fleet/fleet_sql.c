@@ -22,8 +22,34 @@ static int run(struct fleet_db *db, const char *sql, const char *const *value, i
     return fleet_db_run(db, FLEET_STATEMENT_S, sql, value, n, NULL, err);
 }
 
-int fleet_limit(struct fleet_db *db, struct err *err)
+static int ask_process(struct fleet_db *db, int *process, struct err *err)
 {
+    struct fleet_rows rows;
+    if (fleet_db_run(db, FLEET_STATEMENT_S, "SELECT pg_backend_pid()", NULL, 0, &rows, err) != 0)
+        return -1;
+    *process = atoi(fleet_value(&rows, 0, 0));
+    fleet_rows_free(&rows);
+    return 0;
+}
+
+int fleet_same_session(struct fleet_db *db, int process, struct err *err)
+{
+    int now;
+    if (ask_process(db, &now, err) != 0)
+        return -1;
+    return now == process
+               ? 0
+               : err_set(err, "specializer.fleet is the address of a pooler that gives every "
+                              "transaction another session: it must be the database's own, or of a "
+                              "pooler of sessions");
+}
+
+int fleet_limit(struct fleet_db *db, int *process, struct err *err)
+{
+    if (ask_process(db, process, err) != 0)
+        return -1;
+    if (*process != fleet_db_process(db))
+        return 0;
     return run(db,
                "SET statement_timeout = '20s'; SET lock_timeout = '5s';"
                " SET idle_in_transaction_session_timeout = '20s'",
@@ -32,24 +58,23 @@ int fleet_limit(struct fleet_db *db, struct err *err)
 
 /* ---- servers -------------------------------------------------------------------------------- */
 
-int fleet_hello(struct fleet_db *db, const struct fleet_self *self, struct err *err)
+int fleet_listen(struct fleet_db *db, const struct fleet_self *self, struct err *err)
 {
     char listen[64];
-    const char *v[] = {self->server, self->env, self->name, self->version, self->device};
     snprintf(listen, sizeof listen, "LISTEN \"whet_%s\"", self->env);
-    if (run(db,
-            "INSERT INTO whet_server(server, env, name, version, device) VALUES ($1,$2,$3,$4,$5)"
-            " ON CONFLICT (server) DO UPDATE SET env=$2, name=$3, version=$4, device=$5,"
-            " started=now(), seen=now(), stopped=false",
-            v, 5, err) != 0)
-        return -1;
     return run(db, listen, NULL, 0, err);
 }
 
-int fleet_beat(struct fleet_db *db, const struct fleet_self *self, struct err *err)
+int fleet_beat(struct fleet_db *db, const struct fleet_self *self, bool begins, struct err *err)
 {
-    const char *v[] = {self->server};
-    return run(db, "UPDATE whet_server SET seen=now(), stopped=false WHERE server=$1", v, 1, err);
+    const char *v[] = {self->server,  self->env,    self->name,
+                       self->version, self->device, begins ? "true" : "false"};
+    return run(db,
+               "INSERT INTO whet_server(server, env, name, version, device) VALUES ($1,$2,$3,$4,$5)"
+               " ON CONFLICT (server) DO UPDATE SET env=$2, name=$3, version=$4, device=$5,"
+               " started=CASE WHEN $6::boolean THEN now() ELSE whet_server.started END,"
+               " seen=now(), stopped=false",
+               v, 6, err);
 }
 
 int fleet_bye(struct fleet_db *db, const struct fleet_self *self, struct err *err)
@@ -108,9 +133,9 @@ int fleet_publish(struct fleet_db *db, const struct fleet_self *self, const cJSO
     return r == 0 && news ? run(db, "SELECT pg_notify($1, 'kernel')", note, 1, err) : r;
 }
 
-/* Reads the rows with a number above `seq` that other servers wrote. */
-static int above(struct fleet_db *db, const char *sql, const struct fleet_self *self, int64_t seq,
-                 struct fleet_rows *rows, struct err *err)
+/* Reads rows that other servers wrote, on one side of `seq`. */
+static int of_others(struct fleet_db *db, const char *sql, const struct fleet_self *self,
+                     int64_t seq, struct fleet_rows *rows, struct err *err)
 {
     char from[24];
     const char *v[] = {self->env, from, self->server};
@@ -122,10 +147,21 @@ int fleet_pull(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
                struct fleet_rows *rows, struct err *err)
 {
     _Static_assert(FLEET_PAGE == 500, "the LIMIT below");
-    return above(db,
-                 "SELECT " FLEET_COLUMN_NAMES " FROM whet_kernel WHERE env=$1 AND seq>$2::bigint"
-                 " AND server<>$3 ORDER BY seq LIMIT 500",
-                 self, seq, rows, err);
+    return of_others(db,
+                     "SELECT " FLEET_COLUMN_NAMES
+                     " FROM whet_kernel WHERE env=$1 AND seq>$2::bigint"
+                     " AND server<>$3 ORDER BY seq LIMIT 500",
+                     self, seq, rows, err);
+}
+
+int fleet_pull_back(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
+                    struct fleet_rows *rows, struct err *err)
+{
+    return of_others(db,
+                     "SELECT " FLEET_COLUMN_NAMES
+                     " FROM whet_kernel WHERE env=$1 AND seq<$2::bigint"
+                     " AND server<>$3 ORDER BY seq DESC LIMIT 500",
+                     self, seq, rows, err);
 }
 
 /* ---- texts ---------------------------------------------------------------------------------- */
@@ -145,10 +181,11 @@ int fleet_publish_text(struct fleet_db *db, const struct fleet_self *self, const
 int fleet_pull_texts(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
                      struct fleet_rows *rows, struct err *err)
 {
-    return above(db,
-                 "SELECT seq, body FROM whet_text WHERE env=$1 AND seq>$2::bigint AND server<>$3"
-                 " ORDER BY seq LIMIT 16",
-                 self, seq, rows, err);
+    return of_others(
+        db,
+        "SELECT seq, body FROM whet_text WHERE env=$1 AND seq>$2::bigint AND server<>$3"
+        " ORDER BY seq LIMIT 16",
+        self, seq, rows, err);
 }
 
 /* ---- retractions ---------------------------------------------------------------------------- */
@@ -174,10 +211,11 @@ int fleet_retract(struct fleet_db *db, const char *env, const char *key, const c
 int fleet_pull_retractions(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
                            struct fleet_rows *rows, struct err *err)
 {
-    return above(db,
-                 "SELECT seq, key, slot, server, name, reason FROM whet_retraction WHERE env=$1"
-                 " AND seq>$2::bigint AND server<>$3 ORDER BY seq LIMIT 500",
-                 self, seq, rows, err);
+    return of_others(db,
+                     "SELECT seq, key, slot, server, name, reason, extract(epoch FROM at)::text"
+                     " FROM whet_retraction WHERE env=$1"
+                     " AND seq>$2::bigint AND server<>$3 ORDER BY seq LIMIT 500",
+                     self, seq, rows, err);
 }
 
 int fleet_say_verdict(struct fleet_db *db, const struct fleet_self *self, const char *key,
@@ -257,7 +295,9 @@ int fleet_prune(struct fleet_db *db, const char *env, int64_t *removed, struct e
         "WITH s AS (DELETE FROM whet_server WHERE seen < now() - $2::int * interval '1 day'"
         " RETURNING 1),"
         " k AS (DELETE FROM whet_kernel WHERE ctid IN (SELECT ctid FROM whet_kernel WHERE"
-        " changed < now() - $3::int * interval '1 day' LIMIT 5000) RETURNING 1),"
+        " changed < now() - $3::int * interval '1 day' AND NOT (state='active' AND EXISTS (SELECT"
+        " FROM whet_server w WHERE w.server=whet_kernel.server AND w.env=whet_kernel.env AND"
+        " w.seen >= now() - $2::int * interval '1 day')) LIMIT 5000) RETURNING 1),"
         " m AS (DELETE FROM whet_kernel WHERE env=$1 AND seq <= (SELECT seq FROM whet_kernel"
         " WHERE env=$1 ORDER BY seq DESC OFFSET $5::int LIMIT 1) AND state NOT IN"
         " ('active', 'retired') RETURNING 1),"
@@ -307,31 +347,33 @@ static void add_value(cJSON *o, const char *name, const char *text)
 
 enum { VIEW_COLUMNS = 10 };
 static const struct view {
-    const char *name, *sql;
-    const char *column[VIEW_COLUMNS]; /* "#": a number, "?": true or false */
+    const char *name, *sql; /* its first column says how many rows there are, beyond its LIMIT */
+    const char *column[VIEW_COLUMNS]; /* the others; "#": a number, "?": true or false */
 } views[] = {
     {"servers",
-     "SELECT server, env, name, version, device, extract(epoch FROM now()-started)::float8,"
+     "SELECT count(*) OVER (), server, env, name, version, device,"
+     " extract(epoch FROM now()-started)::float8,"
      " extract(epoch FROM now()-seen)::float8, stopped FROM whet_server WHERE $1 IN ('', env)"
      " ORDER BY seen DESC LIMIT 200",
      {"server", "env", "name", "version", "device", "#started_s", "#seen_s", "?stopped"}},
     {"leases",
-     "SELECT l.env, l.slot, l.server, coalesce(s.name, ''), extract(epoch FROM now()-l.since)"
+     "SELECT count(*) OVER (), l.env, l.slot, l.server, coalesce(s.name, ''), extract(epoch FROM "
+     "now()-l.since)"
      "::float8, extract(epoch FROM l.until-now())::float8 FROM whet_lease l LEFT JOIN whet_server s"
      " USING (server) WHERE $1 IN ('', l.env) AND l.server <> '' AND l.until > '-infinity'"
-     " ORDER BY l.env, l.slot LIMIT 200",
+     " ORDER BY l.since DESC, l.env, l.slot LIMIT 200",
      {"env", "slot", "server", "name", "#held_s", "#left_s"}},
     {"winners",
-     "SELECT k.env, k.slot, k.key, k.template || ' ' || k.knobs, k.speed, k.n, coalesce(s.name, "
-     "''),"
-     " extract(epoch FROM now()-k.changed)::float8, k.n_all FROM (SELECT *, count(*) OVER"
+     "SELECT count(*) OVER (), k.env, k.slot, k.key, k.template || ' ' || k.knobs, k.speed, k.n,"
+     " coalesce(s.name, ''), extract(epoch FROM now()-k.changed)::float8, k.n_all FROM (SELECT *, "
+     "count(*) OVER"
      " (PARTITION BY env, slot, key) AS n, count(*) OVER (PARTITION BY env, slot) AS n_all,"
      " row_number() OVER (PARTITION BY env, slot ORDER BY speed DESC, seq) AS rank"
      " FROM whet_kernel WHERE state = 'active' AND $1 IN ('', env)) k LEFT JOIN whet_server s"
-     " USING (server) WHERE k.rank = 1 ORDER BY k.env, k.slot LIMIT 200",
+     " USING (server) WHERE k.rank = 1 ORDER BY k.changed DESC, k.env, k.slot LIMIT 200",
      {"env", "slot", "key", "kernel", "#speed", "#servers", "name", "#changed_s", "#of"}},
     {"retractions",
-     "SELECT r.env, r.key, r.slot, r.server, r.name, r.reason,"
+     "SELECT count(*) OVER (), r.env, r.key, r.slot, r.server, r.name, r.reason,"
      " extract(epoch FROM now()-r.at)::float8, count(v.server) FILTER (WHERE v.upheld),"
      " count(v.server) FILTER (WHERE NOT v.upheld) FROM whet_retraction r LEFT JOIN whet_verdict v"
      " USING (env, key) WHERE $1 IN ('', r.env) GROUP BY r.env, r.key ORDER BY r.seq DESC LIMIT "
@@ -342,7 +384,7 @@ static const struct view {
 cJSON *fleet_view(struct fleet_db *db, const char *env, struct err *err)
 {
     const char *v[] = {env ? env : ""};
-    cJSON *o = cJSON_CreateObject();
+    cJSON *o = cJSON_CreateObject(), *totals = cJSON_AddObjectToObject(o, "totals");
     for (size_t i = 0; i < sizeof views / sizeof *views; i++) {
         struct fleet_rows rows;
         if (fleet_db_run(db, FLEET_STATEMENT_S, views[i].sql, v, 1, &rows, err) != 0) {
@@ -350,10 +392,11 @@ cJSON *fleet_view(struct fleet_db *db, const char *env, struct err *err)
             return NULL;
         }
         cJSON *all = cJSON_AddArrayToObject(o, views[i].name);
+        cJSON_AddNumberToObject(totals, views[i].name, strtod(fleet_value(&rows, 0, 0), NULL));
         for (int k = 0; k < rows.n && k < 200; k++) {
             cJSON *row = cJSON_CreateObject();
             for (int c = 0; c < VIEW_COLUMNS && views[i].column[c]; c++)
-                add_value(row, views[i].column[c], fleet_value(&rows, k, c));
+                add_value(row, views[i].column[c], fleet_value(&rows, k, c + 1));
             cJSON_AddItemToArray(all, row);
         }
         fleet_rows_free(&rows);

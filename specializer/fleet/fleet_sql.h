@@ -36,11 +36,17 @@ struct fleet_self {
     char version[40], device[200];
 };
 
-/* The limits of the session: a statement that nobody waits for any more ends there too. */
-int fleet_limit(struct fleet_db *db, struct err *err);
-/* Enters itself, listens to its environment. */
-int fleet_hello(struct fleet_db *db, const struct fleet_self *self, struct err *err);
-int fleet_beat(struct fleet_db *db, const struct fleet_self *self, struct err *err);
+/* The limits of the session: a statement that nobody waits for any more ends there too. Through a
+ * pooler nothing is set, as the session may be another's next. *process: who serves this session;
+ * fleet_db_process() unless there is a pooler. */
+int fleet_limit(struct fleet_db *db, int *process, struct err *err);
+/* -1 if another process serves this connection than *process: a pooler gives each transaction to
+ * whichever is free. */
+int fleet_same_session(struct fleet_db *db, int process, struct err *err);
+/* Listens to its environment, which takes no rights. */
+int fleet_listen(struct fleet_db *db, const struct fleet_self *self, struct err *err);
+/* Enters itself, or says that it is still there. `begins`: with this connection. */
+int fleet_beat(struct fleet_db *db, const struct fleet_self *self, bool begins, struct err *err);
 /* Gives its lease back and says that it ends. */
 int fleet_bye(struct fleet_db *db, const struct fleet_self *self, struct err *err);
 
@@ -52,6 +58,9 @@ int fleet_publish(struct fleet_db *db, const struct fleet_self *self, const cJSO
 /* Rows of others after `seq`, in order, at most FLEET_PAGE: FLEET_COLUMN_NAMES. */
 int fleet_pull(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
                struct fleet_rows *rows, struct err *err);
+/* The same before `seq`, from the newest on. */
+int fleet_pull_back(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
+                    struct fleet_rows *rows, struct err *err);
 
 /* A text as a row of an export. */
 int fleet_publish_text(struct fleet_db *db, const struct fleet_self *self, const char *slot,
@@ -63,7 +72,7 @@ int fleet_pull_texts(struct fleet_db *db, const struct fleet_self *self, int64_t
 /* A kernel is wrong; everybody of the environment is told. The first word stays. */
 int fleet_retract(struct fleet_db *db, const char *env, const char *key, const char *slot,
                   const char *server, const char *name, const char *reason, struct err *err);
-/* Columns: seq, key, slot, server, name, reason. */
+/* Columns: seq, key, slot, server, name, reason, time. In order, at most FLEET_PAGE. */
 int fleet_pull_retractions(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
                            struct fleet_rows *rows, struct err *err);
 /* What this server found when it looked at a retracted kernel. */
@@ -77,11 +86,13 @@ int fleet_say_verdict(struct fleet_db *db, const struct fleet_self *self, const 
 int fleet_take_lease(struct fleet_db *db, const struct fleet_self *self, const char *const *slot,
                      int n, char out[40], struct err *err);
 
-/* Removes what is older than the limits above, or too much; how many rows in *removed. */
+/* Removes what is older than the limits above, or too much, but no kernel that serves on a server
+ * which is there; how many rows in *removed. */
 int fleet_prune(struct fleet_db *db, const char *env, int64_t *removed, struct err *err);
 
-/* {"servers", "leases", "winners", "retractions"} of an environment (NULL: of all), at most 200 of
- * each, texts as they came. NULL with a message; the caller deletes. */
+/* {"servers", "leases", "winners", "retractions"} of an environment (NULL: of all), the newest 200
+ * of each at most, and how many there are in "totals". Texts are plain. NULL with a message; the
+ * caller deletes. */
 cJSON *fleet_view(struct fleet_db *db, const char *env, struct err *err);
 
 #endif

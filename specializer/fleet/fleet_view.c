@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fleet_view.c - what operators see of the fleet: a copy in memory, at most a few seconds old, so
  * that no page waits for the database. */
+#include <limits.h>
+
 #include "config/clock.h"
 #include "config/metrics.h"
 #include "config/table.h"
@@ -19,7 +21,19 @@ int fleet_look(struct fleet *f, struct err *err)
     return 0;
 }
 
-static void add_view(struct fleet *f, cJSON *o)
+enum { SHOWN_TO_ALL = 20 };
+
+/* The first of `list`, at most `most`. */
+static cJSON *beginning(const cJSON *list, int most)
+{
+    cJSON *some = cJSON_CreateArray();
+    const cJSON *row = list ? list->child : NULL;
+    for (; row && most-- > 0; row = row->next)
+        cJSON_AddItemToArray(some, cJSON_Duplicate(row, true));
+    return some;
+}
+
+static void add_view(struct fleet *f, cJSON *o, bool operators)
 {
     static const char *const lists[] = {"servers", "leases", "winners", "retractions"};
     cJSON *refused = cJSON_AddArrayToObject(o, "refused_rows");
@@ -27,11 +41,13 @@ static void add_view(struct fleet *f, cJSON *o)
         cJSON_AddItemToArray(refused, cJSON_CreateString(f->poison[i]));
     cJSON_AddNumberToObject(o, "view_age_s",
                             f->view ? (double)(clock_ns() - f->view_ns) * 1e-9 : -1);
-    for (int i = 0; i < 4; i++) {
-        const cJSON *list = cJSON_GetObjectItemCaseSensitive(f->view, lists[i]);
+    const cJSON *totals = cJSON_GetObjectItemCaseSensitive(f->view, "totals");
+    cJSON_AddItemToObject(o, "totals",
+                          totals ? cJSON_Duplicate(totals, true) : cJSON_CreateObject());
+    for (int i = 0; i < 4; i++)
         cJSON_AddItemToObject(o, lists[i],
-                              list ? cJSON_Duplicate(list, true) : cJSON_CreateArray());
-    }
+                              beginning(cJSON_GetObjectItemCaseSensitive(f->view, lists[i]),
+                                        operators ? INT_MAX : SHOWN_TO_ALL));
 }
 
 cJSON *fleet_json(struct fleet *f, bool operators)
@@ -53,12 +69,13 @@ cJSON *fleet_json(struct fleet *f, bool operators)
     cJSON_AddStringToObject(o, "name", f->self.name);
     cJSON_AddStringToObject(o, "env", f->self.env);
     cJSON_AddNumberToObject(o, "schema", f->version);
+    cJSON_AddBoolToObject(o, "listed", atomic_load(&f->listed));
     cJSON_AddStringToObject(o, "lease", f->lease_state == LEASE_HELD ? f->lease : "");
     cJSON_AddNumberToObject(o, "sent", (double)atomic_load(&f->sent));
     cJSON_AddNumberToObject(o, "taken", (double)atomic_load(&f->taken));
     cJSON_AddNumberToObject(o, "refused", (double)atomic_load(&f->refused));
     cJSON_AddNumberToObject(o, "suspects", (double)f->suspects);
-    add_view(f, o);
+    add_view(f, o, operators);
     pthread_mutex_unlock(&f->lock);
     return o;
 }
@@ -81,6 +98,9 @@ void fleet_metrics(struct fleet *f, FILE *out)
     }
     f = f ? f : &nobody;
     value(out, "fleet_connected", "gauge", "1 while the database of the fleet answers", online);
+    value(out, "fleet_listed", "gauge",
+          "1 while the database of the fleet takes heartbeats: others see this server",
+          atomic_load(&f->listed));
     value(out, "fleet_connects_total", "counter", "Connections made to the database of the fleet",
           (double)atomic_load(&f->connects));
     value(out, "fleet_errors_total", "counter",
@@ -90,9 +110,12 @@ void fleet_metrics(struct fleet *f, FILE *out)
           lease);
     value(out, "fleet_sent_total", "counter", "Candidates told to other servers",
           (double)atomic_load(&f->sent));
-    metric_head(out, "fleet_rows_total", "counter", "Rows of other servers by outcome");
+    metric_head(
+        out, "fleet_rows_total", "counter",
+        "Rows of other servers by outcome (dropped: one of a slot that had more than are kept)");
     metric_value(out, "fleet_rows_total", "outcome=\"taken\"", (double)atomic_load(&f->taken));
     metric_value(out, "fleet_rows_total", "outcome=\"refused\"", (double)atomic_load(&f->refused));
+    metric_value(out, "fleet_rows_total", "outcome=\"dropped\"", (double)atomic_load(&f->dropped));
     metric_head(out, "fleet_retractions_total", "counter",
                 "Kernels found wrong, by who found them so");
     metric_value(out, "fleet_retractions_total", "by=\"here\"",

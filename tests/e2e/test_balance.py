@@ -30,7 +30,8 @@ def free_port():
 class Fleet:
     """Two servers on ports that stay theirs over a restart, and the balancer."""
 
-    def __init__(self, balance):
+    def __init__(self, balance, delay_s=2.5, drain_s=600):
+        self.drain = ("--server-drain-delay-s", str(delay_s), "--server-drain-s", str(drain_s))
         self.ports = [free_port(), free_port()]
         self.servers = [self.server(0), self.server(1)]
         self.port = free_port()
@@ -42,8 +43,7 @@ class Fleet:
 
     def server(self, i):
         # A later --port beats the one that Server gives; a keyless server knows only IP hosts.
-        return Server("--port", str(self.ports[i]), "--threads", "1",
-                      "--server-drain-delay-s", "2.5", "--server-drain-s", "600")
+        return Server("--port", str(self.ports[i]), "--threads", "1", *self.drain)
 
     def wait_served(self):
         end = time.time() + PATIENCE
@@ -72,8 +72,8 @@ class Fleet:
 def fleet():
     made = []
 
-    def one(balance):
-        made.append(Fleet(balance))
+    def one(balance, **more):
+        made.append(Fleet(balance, **more))
         return made[-1]
     yield one
     for f in made:
@@ -111,6 +111,49 @@ def test_a_rolling_restart_fails_no_request(fleet):
         for c in clients:
             c.join()
     assert set(codes) == {(200, 8)}, set(codes)
+
+
+def test_what_a_drain_gives_up_is_computed_elsewhere_unless_it_is_a_stream(fleet):
+    """A server that may not drain for as long as its requests run."""
+    f = fleet("least", delay_s=0.5, drain_s=0)
+    whole = []
+    client = threading.Thread(target=lambda: whole.append(f.ask("Once upon a time", 400)))
+    client.start()
+    end = time.time() + PATIENCE
+    while not (busy := [s for s in f.servers if s.metric("whet_requests_running") == 1]):
+        assert time.time() < end
+        time.sleep(0.05)
+    other = f.servers[1 - f.servers.index(busy[0])]
+    with requests.post(busy[0].url + "/v1/completions", stream=True, timeout=PATIENCE, json={
+            "prompt": "x", "max_tokens": 8000, "ignore_eos": True, "stream": True}) as stream:
+        busy[0].signal(signal.SIGTERM)
+        last = [line for line in stream.iter_lines() if line][-1]
+    assert b"shutting down" in last, last
+    client.join()
+    assert (whole[0].status_code, whole[0].json()["usage"]["completion_tokens"]) == (200, 400)
+    assert 'whet_requests_total{route="/v1/completions",code="200"} 1\n' in other.get("/metrics").text
+
+
+def test_a_name_that_is_not_there_yet_keeps_nobody_from_starting():
+    """One server of two: the other's name is not known, as of a container that has not started."""
+    one = Server("--threads", "1")
+    port = free_port()
+    env = {**os.environ, "WHET_LISTEN": f"127.0.0.1:{port}", "WHET_BALANCE": "least",
+           "WHET_ONE": f"127.0.0.1:{one.port}", "WHET_TWO": "whet-two.invalid:8080"}
+    proxy = subprocess.Popen(["haproxy", "-db", "-f", str(CONFIG)], env=env)
+    try:
+        end, code = time.time() + PATIENCE, 0
+        while code != 200:
+            assert time.time() < end and proxy.poll() is None
+            time.sleep(0.05)
+            try:
+                code = requests.get(f"http://127.0.0.1:{port}/ready", timeout=PATIENCE).status_code
+            except requests.ConnectionError:
+                pass
+    finally:
+        proxy.kill()
+        proxy.wait()
+        one.stop()
 
 
 def test_a_killed_server_takes_only_its_own_requests(fleet):

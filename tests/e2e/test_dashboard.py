@@ -313,7 +313,7 @@ CONTRAST = """(() => {
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [390, 768, 1440])
+@pytest.mark.parametrize("width", [320, 360, 390, 768, 1440])
 def test_is_readable_at_every_width_and_in_both_schemes(page, width, dark):
     page.resize(width, 844)
     page.scheme(dark)
@@ -332,6 +332,34 @@ def test_is_readable_at_every_width_and_in_both_schemes(page, width, dark):
     assert page.value(CONTRAST) == []
     ground = page.value("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", ground))) < 200) == dark
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+def test_a_step_fits_and_a_large_fleet_stays_small(browser, start, tmp_path, width):
+    """Lists of hundreds, as the answer has them: the newest of each."""
+    s = start("--specializer-enabled=true", "--specializer-paused=true")
+    s.complete("Once upon a time", max_tokens=20)
+    browser.errors.clear()
+    browser.resize(width, 844)
+    browser.open(s.url + "/dashboard")
+    browser.wait("document.querySelectorAll('#step-table tbody tr').length > 3")
+    assert browser.value("document.documentElement.scrollWidth") <= width
+    rows = lambda words: [dict(words, key=f"{n:016x}", server=f"{n:016x}", slot=f"mlp_out/m{n}") for n in range(20)]
+    some = {
+        "state": "online", "listed": False, "since_s": 5, "troubled": False, "name": "here", "lease": "", "sent": 1,
+        "taken": 2, "refused": 3, "totals": dict.fromkeys(("servers", "leases", "winners", "retractions"), 400),
+        "servers": rows({"name": HOSTILE, "version": "1", "device": "Device" * 30, "stopped": False, "seen_s": 1}),
+        "leases": rows({"name": HOSTILE, "left_s": 1, "held_s": 1}),
+        "winners": rows({"kernel": "KNOB=1 " * 60, "speed": 2, "servers": 3}),
+        "retractions": rows({"name": "x", "reason": HOSTILE, "at_s": 1, "confirmed_by": 0, "refuted_by": 0})}
+    browser.value("drawFleet({specializer: {fleet: " + json.dumps(some) + "}})")
+    assert browser.value("document.getElementById('fleet').offsetHeight") < 2 * 844 + 200
+    assert browser.value("document.documentElement.scrollWidth") <= width
+    assert "the newest 20 of 400" in browser.text("#fleet") and "not listed there yet" in browser.text("#fleet-note")
+    for name in ("servers", "leases", "winners", "retractions"):
+        browser.value(f"document.getElementById('fleet-{name}').focus()")
+        assert browser.value("document.activeElement.id") == f"fleet-{name}"  # to be scrolled by keys
+    assert browser.errors == [] and browser.value("typeof hacked") == "undefined"
 
 
 def test_can_be_used_without_eyes_or_a_mouse(page):

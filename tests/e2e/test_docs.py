@@ -297,7 +297,9 @@ GROWS = "0+5x30"
 FIRES = {
     "WhetServerIsGone": [('up{job="whet"}', "0x30")],
     "WhetNotServing": [("whet_ready", "0x30")],
-    "WhetRequestsFail": [('whet_requests_total{code="500"}', GROWS)],
+    "WhetRequestsFail": [('whet_requests_total{route="/v1/completions",code="503"}', GROWS)],
+    # The first ones, all at once, and none after them.
+    "WhetRequestBroke": [('whet_requests_total{route="/v1/completions",code="500"}', "0x25 7x5")],
     "WhetClientsAreTurnedAway": [('whet_requests_total{code="429"}', GROWS)],
     "WhetStepsFail": [("whet_failed_steps_total", GROWS)],
     "WhetKvCacheIsShort": [("whet_preemptions_total", "0+60x30")],
@@ -315,7 +317,11 @@ FIRES = {
     "WhetNothingIsSharpened": [("whet_specializer_compiler_available", "0x30")],
     "WhetPromiseBroken": [("whet_hot_path_compiles_total", "1x30")],
 }
-QUIET = [('up{job="whet"}', "1x90"), ("whet_ready", "1x90"),
+QUIET = [('up{job="whet"}', "1x90"), ('up{job="other"}', "0x90"), ("whet_ready", "1x90"),
+         ('whet_requests_total{route="/v1/completions",code="500"}', "0x90"),
+         # What asks for /ready and /health while servers restart, one after the other.
+         ('whet_requests_total{route="/ready",code="503"}', "0+60x90"),
+         ('whet_requests_total{route="/health",code="503"}', "0+60x90"),
          ('whet_requests_total{code="200"}', "0+60x90"), ("whet_store_errors_total", "0x90"),
          ('whet_kernel_rollbacks_total{reason="operator"}', "0+1x90"),
          ("whet_adviser_breaker_state", "0x90"), ("whet_hot_path_compiles_total", "0x90"),
@@ -343,6 +349,22 @@ def test_every_alert_fires_for_what_it_is_there_for(tmp_path):
     for name in names:
         assert alert_fires(tmp_path, name, FIRES[name]), name
         assert not alert_fires(tmp_path, name, QUIET), name
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
+@pytest.mark.parametrize("job", ["whet", "default/whet"])
+def test_a_server_that_is_gone_is_missed_whoever_names_the_job(tmp_path, job):
+    """The Prometheus operator puts the namespace before it; deploy/kubernetes/podmonitor.yaml says what is behind."""
+    assert alert_fires(tmp_path, "WhetServerIsGone", [(f'up{{job="{job}",pod="whet-1"}}', "0x30")])
+    monitor = (ROOT / "deploy" / "kubernetes" / "podmonitor.yaml").read_text()
+    label, value = re.search(r"jobLabel: (\w+)", monitor)[1], re.search(r"matchLabels: {(\w+): (\w+)}", monitor)
+    assert value.groups() == (label, "whet")
+
+
+def test_failures_of_generation_are_counted_from_the_start(open_server):
+    text = open_server.get("/metrics").text
+    for route in ("/v1/completions", "/v1/chat/completions"):
+        assert f'whet_requests_total{{route="{route}",code="500"}} 0\n' in text
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")

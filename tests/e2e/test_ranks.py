@@ -431,7 +431,7 @@ def free_port():
 class Launched:
     """Ranks that a launcher starts: here, this test."""
 
-    def __init__(self, world, variables, *options, models=None):
+    def __init__(self, world, variables, *options, models=None, cpus=None):
         port = free_port()
         self.store = tempfile.TemporaryDirectory(prefix="whet-e2e-")
         self.logs = [tempfile.TemporaryFile("w+") for _ in range(world)]
@@ -441,8 +441,9 @@ class Launched:
             env |= {name: str(rank) for name in variables[0]}
             env[variables[1]] = str(world)
             model = models[rank] if models else TINY
+            pinned = ["taskset", "-c", cpus[rank]] if cpus else []
             self.ranks.append(subprocess.Popen(
-                [BINARY, "serve", "--model", model, "--model-name", "smollm2", "--port", "0", "--engine-ranks=env",
+                [*pinned, BINARY, "serve", "--model", model, "--model-name", "smollm2", "--port", "0", "--engine-ranks=env",
                  "--engine-backend=cpu", "--store", f"{self.store.name}/store.db", *options],
                 stdout=subprocess.PIPE, stderr=self.logs[rank], text=True, env=env))
 
@@ -490,6 +491,39 @@ def test_ranks_of_a_launcher_serve_and_end_together(name):
         w.close()
 
 
+def threads_of(pid, name):
+    """The CPUs that each thread of that name may run on."""
+    status = [(t / "status").read_text() for t in Path(f"/proc/{pid}/task").iterdir()]
+    return [re.search(r"^Cpus_allowed_list:\s*(\S+)", text, re.M)[1] for text in status
+            if re.match(rf"Name:\s*{name}", text)]
+
+
+CPUS = sorted(os.sched_getaffinity(0))[:2]
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="two CPUs")
+def test_ranks_share_cpus_that_they_have_in_common_and_keep_to_their_own():
+    """Of two ranks within the same CPU each has a thread. One that a launcher gave CPUs of its own has them
+    all, and its threads keep to them, whichever rank it is."""
+    both = ",".join(map(str, CPUS))
+    w = Launched(2, LAUNCHERS["srun"], cpus=[both, both])
+    try:
+        w.url()
+        assert w.text(1).count(", 1 thread: reads") == 1, w.text(1)
+    finally:
+        w.close()
+    w = Launched(2, LAUNCHERS["srun"], cpus=[str(CPUS[0]), both])
+    try:
+        w.url()
+        assert ", 2 threads: reads" in w.text(1), w.text(1)
+        end = time.time() + PATIENCE
+        while [c for c in threads_of(w.ranks[1].pid, "whet-pool") if "," in c or "-" in c]:
+            assert time.time() < end, w.text(1)
+            time.sleep(0.02)
+    finally:
+        w.close()
+
+
 def test_ranks_with_different_models_do_not_serve():
     w = Launched(2, LAUNCHERS["torchrun"], models=[TINY, TINY + ":q8_0"])
     try:
@@ -507,6 +541,36 @@ def test_a_rank_that_never_comes_is_named():
         assert "ranks that did not come within 2 s: 1" in w.text(0)
     finally:
         w.close()
+
+
+def wait_joined(s, rank):
+    end = time.time() + PATIENCE
+    while rank not in others(s):
+        assert time.time() < end and s.process.poll() is None, s.text()
+
+
+def test_a_rank_that_is_stopped_as_it_starts_ends_the_server(ranks):
+    """Wherever in its start that happens to be."""
+    s = ranks(3, "--engine-rank-join-s=2", "--engine-rank-step-s=2", "--engine-kv-pages=64", model=MODEL, wait=False)
+    wait_joined(s, 1)
+    os.kill(others(s)[1], signal.SIGSTOP)
+    assert s.wait() != 0, s.text()
+
+
+def test_a_reload_of_the_whole_group_of_processes_ends_no_rank(ranks):
+    """As `kill -HUP -PGID` and terminals that close send it: before all are ready, and after."""
+    s = ranks(2, prefix=("setsid",), wait=False)
+    wait_joined(s, 1)
+    os.killpg(s.process.pid, signal.SIGHUP)
+    s.wait_ready()
+    os.killpg(s.process.pid, signal.SIGHUP)
+    end = time.time() + PATIENCE
+    while s.text().count("SIGHUP: ") < 2:
+        assert time.time() < end and s.process.poll() is None, s.text()
+        time.sleep(0.02)
+    assert s.complete("x")["usage"]["completion_tokens"] > 0
+    s.signal(signal.SIGTERM)
+    assert s.wait() == 0, s.text()
 
 
 # ---- the end ------------------------------------------------------------------------------------
@@ -542,6 +606,14 @@ def test_a_rank_that_is_killed_ends_the_server_with_the_reason(ranks, busy):
         assert end and end[0][0] != 200
     wait_gone(others(s).values())
     assert not shared_memory()
+
+
+def test_an_idle_rank_that_stands_still_ends_the_server(ranks):
+    s = ranks(2, "--engine-rank-step-s=2")
+    os.kill(others(s)[1], signal.SIGSTOP)
+    assert s.wait() == LOST, s.text()
+    assert "does not answer (engine.rank_step_s) for 2.0 s" in s.text()
+    wait_gone(others(s).values())
 
 
 def test_a_rank_that_stands_still_ends_the_server_too(ranks):

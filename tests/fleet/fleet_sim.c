@@ -600,7 +600,7 @@ static void open_member(struct world *w, struct member *m, int number)
         k->offer = k->serving = k->passed = -1;
     }
     m->at_s = number * 0.01;
-    if (fleet_hello(w->db, &m->self, &err) != 0)
+    if (fleet_beat(w->db, &m->self, true, &err) != 0)
         fail(&err);
 }
 

@@ -80,8 +80,8 @@ static void read_kernel(const struct link_message *m)
     demand(k.number > 0 && k.region >= 0 && k.region < REGION_NODES);
     demand(k.layer >= 0 && k.layers >= 0);
     demand(strlen(k.id) < sizeof k.id && strlen(k.name) < sizeof k.name);
-    demand(strlen(k.entry) < sizeof k.entry && strlen(k.path) < sizeof k.path);
-    demand(bytes ? bytes + k.bytes == m->data + m->n : k.path[0] != 0);
+    demand(strlen(k.entry) < sizeof k.entry);
+    demand(k.bytes > 0 && bytes + k.bytes == m->data + m->n);
 }
 
 static void read_timing(const struct link_message *m)
@@ -103,7 +103,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     demand(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, end) == 0);
     demand(size == 0 || write(end[0], data, size) == (ssize_t)size);
     close(end[0]);
+    int there = link_there(end[1], MOST);
     while (link_receive(end[1], MOST, 0, &m, &gone, NULL) == 0) {
+        demand(there == LINK_WHOLE);
         demand(m.n <= MOST && m.kind >= LINK_JOIN && m.kind < LINK_KINDS);
         if (m.kind == LINK_STEP)
             read_step(&m);
@@ -112,6 +114,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (m.kind == LINK_TIME)
             read_timing(&m);
         link_message_free(&m);
+        there = link_there(end[1], MOST);
     }
     demand(m.data == NULL);
     close(end[1]);

@@ -191,12 +191,23 @@ static void missing_and_misshapen_parts_are_named(void **state)
 }
 
 /* Of bitsandbytes, say, whose bytes are of a type that no method that is read has. */
+/* A config need not say whether the head is one of its own: this one's is of 276 rows. */
+static void a_quantized_head_is_a_head(void **state)
+{
+    (void)state;
+    char *folder =
+        renamed("gptq", "\"" Q "qweight\"", "\"lm_head.qweight\"                        ");
+    edit(folder, "config.json", "tie_word_embeddings", NULL);
+    assert_refused(folder, "lm_head", "'lm_head' [276, 64] is no whole number of words");
+    remove_folder(folder);
+}
+
 static void an_unknown_method_is_named_before_its_tensors(void **state)
 {
     (void)state;
     char *folder =
-        renamed("awq", Q "qweight\":{\"dtype\":\"I32\"", Q "qweight\":{\"dtype\":\"I16\"");
-    assert_refused(folder, "I16", Q "qweight': dtype I16 is not supported");
+        renamed("awq", Q "qweight\":{\"dtype\":\"I32\"", Q "qweight\":{\"dtype\":\"U32\"");
+    assert_refused(folder, "U32", Q "qweight': U32 of 2 dimensions");
     edit(folder, "config.json", "quantization_config", "{\"quant_method\":\"bitsandbytes\"}");
     assert_refused(folder, "bitsandbytes", "'quant_method': 'bitsandbytes' is not supported");
     remove_folder(folder);
@@ -381,6 +392,7 @@ int main(void)
         cmocka_unit_test(what_is_not_read_is_refused_by_name),
         cmocka_unit_test(numbers_that_are_none_are_refused_with_their_tensor),
         cmocka_unit_test(missing_and_misshapen_parts_are_named),
+        cmocka_unit_test(a_quantized_head_is_a_head),
         cmocka_unit_test(an_unknown_method_is_named_before_its_tensors),
         cmocka_unit_test(scales_for_fewer_columns_are_said_to_be_fine),
         cmocka_unit_test(a_scale_that_is_no_half_costs_its_matrix_the_blocks),

@@ -95,6 +95,20 @@ static void master_addr_counts_for_every_launcher(void **state)
     assert_string_equal(place().launcher, "RANK");
 }
 
+/* A machine's own name may be one that others reach, or nobody. */
+static void ranks_of_one_machine_meet_at_its_loopback(void **state)
+{
+    (void)state;
+    IN("RANK=0", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=node7");
+    assert_string_equal(place().host, "127.0.0.1");
+    IN("RANK=0", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=1", "MASTER_ADDR=node7");
+    assert_string_equal(place().host, "node7");
+    IN("RANK=0", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=10.0.0.7");
+    assert_string_equal(place().host, "10.0.0.7");
+    IN("RANK=0", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=fd00::7");
+    assert_string_equal(place().host, "fd00::7");
+}
+
 static void torchruns_store_keeps_its_port(void **state)
 {
     (void)state;
@@ -167,6 +181,7 @@ int main(void)
         cmocka_unit_test(every_launcher_is_understood),
         cmocka_unit_test(the_first_node_of_slurms_list_is_rank_0s),
         cmocka_unit_test(master_addr_counts_for_every_launcher),
+        cmocka_unit_test(ranks_of_one_machine_meet_at_its_loopback),
         cmocka_unit_test(torchruns_store_keeps_its_port),
         cmocka_unit_test(what_is_missing_or_wrong_is_named),
         cmocka_unit_test(a_rank_sees_its_own_gpu_and_knows_those_of_all),

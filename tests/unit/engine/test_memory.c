@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_memory.c - how much memory is left, and who says so. */
+/* test_memory.c - how much memory is left, who says so, and what is taken of it when nobody says.
+ */
 #include "tests/unit/unit.h"
 
 #include <stdlib.h>
@@ -58,11 +59,25 @@ static void this_process_has_some(void **state)
     assert_true(memory_available() > 0);
 }
 
+static const int64_t GIB = 1 << 30;
+
+static void a_quarter_is_taken_by_all_processes_together(void **state)
+{
+    (void)state;
+    assert_int_equal(memory_usual_mib(4 * GIB, 1), 1024);
+    assert_int_equal(memory_usual_mib(4 * GIB, 4), 256);
+    assert_int_equal(memory_usual_mib(64 * GIB, 1), 2048);
+    assert_int_equal(memory_usual_mib(64 * GIB, 16), 1024);
+    assert_int_equal(memory_usual_mib(64 << 20, 64), 1); /* little is not "not known" */
+    assert_int_equal(memory_usual_mib(0, 4), 2048);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_smaller_of_machine_and_group_decides),
         cmocka_unit_test(this_process_has_some),
+        cmocka_unit_test(a_quarter_is_taken_by_all_processes_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,6 +47,8 @@ static void json_is_refused_before_it_is_parsed(void **state)
                                ? "more than 1048576 items"
                                : "bytes, at most 1048576 are read");
         expect_refused(json_files[i], "{} x", "not valid JSON");
+        expect_refused(json_files[i], "{\"a\": \"b\\u00g1 c\"}", "malformed escape");
+        expect_refused(json_files[i], "{\"a\\u0000b\": 1}", "U+0000, at byte 3");
     }
     free(deep);
     free(objects);
@@ -69,6 +71,8 @@ static void what_stands_in_strings_does_not_count(void **state)
     cJSON *json = json_text_parse(text, strlen(text), 6, "some", &err);
     assert_non_null(json);
     cJSON_Delete(json);
+    assert_null(json_text_parse("{\"a\":\"x\0y\"}", 11, 6, "some", &err));
+    assert_string_equal(err.msg, "some: not valid JSON: malformed escape, or U+0000, at byte 7");
     assert_null(json_text_parse(text, strlen(text), 3, "some", &err));
     assert_string_equal(err.msg, "some: more than 3 items");
 }

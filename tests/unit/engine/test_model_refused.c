@@ -217,6 +217,88 @@ static void every_field_of_a_gguf_model_is_checked_and_named(void **state)
     free(good);
 }
 
+/* Writes tiny-llama.gguf with keys in front of its own: "name=value" of a string, "name:F" of a
+ * float, "name?0" of a flag. One more key makes the tensors keep their alignment. */
+static void write_gguf(int fd, const char *const *key)
+{
+    size_t n, size;
+    uint64_t keys;
+    uint8_t *file = golden_bytes("tiny-llama.gguf", &n);
+    char *more = NULL;
+    FILE *f = open_memstream(&more, &size);
+
+    memcpy(&keys, file + 16, 8);
+    for (; *key; key++, keys++) {
+        uint64_t length = strcspn(*key, "=:?");
+        const char *value = *key + length + 1;
+        uint32_t type = value[-1] == '=' ? 8 : value[-1] == ':' ? 6 : 7;
+        uint64_t text = strlen(value);
+        float number = strtof(value, NULL);
+        fwrite(&length, 8, 1, f);
+        fwrite(*key, 1, length, f);
+        fwrite(&type, 4, 1, f);
+        if (type == 8)
+            fwrite(&text, 8, 1, f);
+        if (type == 6)
+            fwrite(&number, 4, 1, f);
+        else if (type == 8)
+            fwrite(value, 1, text, f);
+        else
+            fputc(*value == '1', f);
+    }
+    fflush(f);
+    uint64_t one = 1, rest = 63 - (size + 20) % 32; /* the last key has 21 bytes and its text */
+    fwrite(&one, 8, 1, f);
+    fwrite("x\10\0\0\0", 1, 5, f);
+    fwrite(&rest, 8, 1, f);
+    fprintf(f, "%*s", (int)rest, "");
+    fclose(f);
+    keys++;
+    memcpy(file + 16, &keys, 8);
+    assert_int_equal(size % 32, 0);
+    assert_int_equal(ftruncate(fd, 0), 0);
+    assert_int_equal(pwrite(fd, file, 24, 0), 24);
+    assert_int_equal(pwrite(fd, more, size, 24), size);
+    assert_int_equal(pwrite(fd, file + 24, n - 24, 24 + (off_t)size), n - 24);
+    free(more);
+    free(file);
+}
+
+static void what_a_gguf_model_asks_for_and_is_not_computed_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key[3], *message; /* NULL: the model opens */
+    } rows[] = {
+        {{"llama.rope.scaling.factor:4"}, "'llama.rope.scaling.factor': 4: linear scaling is not"},
+        {{"llama.rope.scaling.factor:1"}, NULL},
+        {{"llama.rope.scaling.factor:0"}, NULL},
+        {{"llama.rope.scale_linear:2"}, "'llama.rope.scale_linear': 2: linear scaling is not"},
+        {{"llama.rope.scaling.factor:4", "llama.rope.scaling.type=none"}, NULL},
+        {{"llama.rope.scaling.factor:4", "llama.rope.scaling.type=linear"},
+         "'llama.rope.scaling.factor': 4"},
+        {{"llama.rope.scaling.type=linear"}, NULL},
+        {{"llama.rope.scaling.type=yarn"}, "'llama.rope.scaling.type': 'yarn' is not supported"},
+        {{"llama.attention.causal?0"}, "'llama.attention.causal': false"},
+        {{"llama.attention.causal?1"}, NULL},
+    };
+    char path[] = "/tmp/whet-gguf-XXXXXX";
+    int fd = mkstemp(path);
+
+    assert_true(fd >= 0);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct err err = {0};
+        write_gguf(fd, rows[i].key);
+        struct model *m = model_open(path, true, NULL, NULL, &err);
+        if (rows[i].message ? m || !strstr(err.msg, rows[i].message) : !m)
+            fail_msg("%s: expected '%s', got '%s'", rows[i].key[0],
+                     rows[i].message ? rows[i].message : "a model", m ? "a model" : err.msg);
+        model_close(m);
+    }
+    close(fd);
+    unlink(path);
+}
+
 static void divisors_that_are_no_llama3_scaling_are_refused(void **state)
 {
     (void)state;
@@ -253,6 +335,7 @@ int main(void)
         cmocka_unit_test(the_context_ends_where_a_sliding_window_would_begin),
         cmocka_unit_test(rope_scaling_of_older_configs_is_read),
         cmocka_unit_test(every_field_of_a_gguf_model_is_checked_and_named),
+        cmocka_unit_test(what_a_gguf_model_asks_for_and_is_not_computed_is_refused),
         cmocka_unit_test(divisors_that_are_no_llama3_scaling_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

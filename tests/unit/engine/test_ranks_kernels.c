@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@
 #include "engine/ranks_loader.h"
 
 #define OBJECT "kernel\n"
+#define OTHER "kerNEL\n"
 
 enum { WORLD = 3, SLOT = 2, SLOTS = 20 };
 
@@ -54,10 +56,12 @@ struct stand_in {
     bool breaks;         /* every kernel that it has loaded */
     bool silent;         /* says nothing of the first kernel, until it is asked for the second */
     bool other_shape;
-    bool twice;     /* answers twice */
-    bool unasked;   /* answers before it is asked, after its first step */
-    bool exchanges; /* the object, before it reads it */
-    bool by_bytes;  /* takes it as if it had come in the message */
+    bool twice;       /* answers twice */
+    bool unasked;     /* answers before it is asked, after its first step */
+    bool other_bytes; /* takes another object than the one that came */
+    bool no_file;     /* of the object is there any more when it is asked to load it */
+    const char *file;
+    bool no_memory; /* for the object, when it is to be loaded */
 };
 
 static struct stand_in *self; /* of this process */
@@ -118,7 +122,8 @@ static int open_world(struct ranks_options *o, bool other_shape, struct ranks **
     struct wire_part part = {.hash = "0123456789abcdef", .backend = "cpu"};
     struct wire_setup setup = {.kv_pages = 10};
     part.shape[REGION_MLP_IN] = other_shape ? 2 : 1;
-    if (!(*r = ranks_open(o, e)) || ranks_agree(*r, &backend_cpu, &part, &setup, e))
+    if (!(*r = ranks_open(o, e)) || (o->place.rank && ranks_hear_wish(*r, &setup, e)) ||
+        ranks_agree(*r, &backend_cpu, &part, &setup, e))
         return -1;
     return (*c = ranks_collective(*r, &backend_cpu, &setup, e)) ? ranks_begin(*r, e) : -1;
 }
@@ -146,16 +151,6 @@ static int run_step(struct ranks *r, struct loader *l, const struct ranks_order 
     return 0;
 }
 
-/* At once: the other rank that is asked reads the one or the other, never half of it. */
-static void exchange(const char *path)
-{
-    char other[80];
-    snprintf(other, sizeof other, "%s.other", path);
-    FILE *f = fopen(other, "w");
-    if (!f || fputs("kernel of other bytes", f) < 0 || fclose(f) || rename(other, path))
-        abort();
-}
-
 static void asked_for(struct ranks *r, struct loader *l, const struct ranks_order *o)
 {
     pass(ASKED);
@@ -165,11 +160,11 @@ static void asked_for(struct ranks *r, struct loader *l, const struct ranks_orde
         ranks_loaded(r, 1, NULL); /* of what nobody waits for any more */
     if (self->twice)
         ranks_loaded(r, o->kernel.number, NULL);
-    struct wire_kernel k = o->kernel;
-    if (self->exchanges)
-        exchange(k.path);
-    k.bytes = self->by_bytes ? (int64_t)strlen(OBJECT) : 0;
-    loader_load(l, &k, self->by_bytes ? OBJECT : NULL);
+    if (self->no_file)
+        unlink(self->file);
+    if (self->no_memory)
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &(struct rlimit){3, 3}), 0);
+    loader_load(l, &o->kernel, self->other_bytes ? OTHER : o->bytes);
     for (int i = 0; self->dies == ANSWERED && i < 1000; i++) {
         usleep(1000);
         if (loader_kernel(l, o->kernel.number)) {
@@ -244,13 +239,15 @@ static void open_all(struct world *w, struct stand_in one, double timeout_s)
     zero.o.step_timeout_s = timeout_s;
     zero.o.on_lost = on_lost;
     zero.o.ctx = w;
-    zero.o.place.listener = link_listen("127.0.0.1", &zero.o.place.port, &w->e);
+    bool everywhere;
+    zero.o.place.listener = link_listen("127.0.0.1", &zero.o.place.port, &everywhere, &w->e);
     one.o.place.port = two.o.place.port = zero.o.place.port;
     struct stand_in *other[] = {NULL, &one, &two};
     for (int i = 1; i < WORLD; i++)
         if ((w->pid[i] = fork()) == 0) {
             struct err e = {""};
             self = other[i];
+            self->file = w->path;
             close(zero.o.place.listener);
             _exit(follow(&e) ? 1 : 0);
         }
@@ -344,10 +341,8 @@ static void a_kernel_is_tried_published_and_taken_back_on_all_ranks_at_one_step(
 {
     (void)state;
     struct world w;
-    struct stand_in one = stand_in(1);
     int32_t number, second;
-    one.by_bytes = true;
-    open_all(&w, one, 120);
+    open_all(&w, stand_in(1), 120);
     assert_int_equal(step(&w, 0, SAME), 0);
     if (ask(&w, REGION_MLP_IN, &number))
         fail_msg("%s", w.e.msg);
@@ -405,20 +400,49 @@ static void what_one_rank_cannot_load_is_nowhere(void **state)
     close_all(&w, false);
 }
 
-/* The file is another one when a rank reads it than when rank 0 did: what was proved is not there.
- */
+/* What was proved is not there. */
 static void an_object_that_is_another_one_is_refused(void **state)
 {
     (void)state;
     struct world w;
     struct stand_in one = stand_in(1);
     int32_t number;
-    one.exchanges = true;
+    one.other_bytes = true;
     open_all(&w, one, 120);
     assert_int_equal(ask(&w, REGION_MLP_IN, &number), -1);
     assert_words("the object that came for toy is not the one that rank 0 has", w.e.msg);
     assert_int_equal(step(&w, 0, SAME), 0);
     assert_false(w.told);
+    close_all(&w, true);
+}
+
+/* A pod beside rank 0's has other files, and the machine's boot id all the same. */
+static void a_rank_that_sees_no_file_of_rank_0_loads_the_kernel(void **state)
+{
+    (void)state;
+    struct world w;
+    struct stand_in one = stand_in(1);
+    int32_t number;
+    one.no_file = true;
+    open_all(&w, one, 120);
+    if (ask(&w, REGION_MLP_IN, &number))
+        fail_msg("%s", w.e.msg);
+    assert_int_equal(step(&w, number, SAME), 0);
+    close_all(&w, true);
+}
+
+static void what_a_rank_has_no_place_for_is_no_worse_for_it(void **state)
+{
+    (void)state;
+    struct world w;
+    struct stand_in one = stand_in(1);
+    int32_t number;
+    one.no_memory = true;
+    open_all(&w, one, 120);
+    assert_int_equal(ask(&w, REGION_MLP_IN, &number), -1);
+    assert_words("rank 1: no memory for a kernel of 7 bytes", w.e.msg);
+    assert_true(w.e.outside);
+    assert_int_equal(step(&w, 0, SAME), 0);
     close_all(&w, true);
 }
 
@@ -535,6 +559,8 @@ int main(void)
         cmocka_unit_test(class_that_a_rank_has_not_is_refused),
         cmocka_unit_test(what_one_rank_cannot_load_is_nowhere),
         cmocka_unit_test(an_object_that_is_another_one_is_refused),
+        cmocka_unit_test(a_rank_that_sees_no_file_of_rank_0_loads_the_kernel),
+        cmocka_unit_test(what_a_rank_has_no_place_for_is_no_worse_for_it),
         cmocka_unit_test(a_rank_that_does_not_answer_is_not_waited_for_for_ever),
         cmocka_unit_test(answers_that_make_no_sense_end_the_world),
         cmocka_unit_test(a_kernel_that_breaks_on_a_rank_is_known_to_rank_0),

@@ -183,7 +183,7 @@ static void a_timing_is_of_so_many_tokens_and_calls(void **state)
     assert_non_null(strstr(e.msg, "1048576 times"));
 }
 
-static void a_kernel_comes_with_its_bytes_or_with_its_path(void **state)
+static void a_kernel_comes_with_its_bytes(void **state)
 {
     (void)state;
     struct wire_kernel k = {.number = 3, .region = REGION_HEAD, .origin = ORIGIN_TEMPLATE}, out;
@@ -198,11 +198,7 @@ static void a_kernel_comes_with_its_bytes_or_with_its_path(void **state)
     assert_kernel_refused(&k, n - 1, "7 bytes instead of 8");
     assert_kernel_refused(&k, 100, "a kernel of 100 bytes");
     k.bytes = 0;
-    assert_kernel_refused(&k, sizeof k, "0 bytes instead of 0"); /* and no path */
-    strcpy(k.path, "/a");
-    memcpy(data, &k, sizeof k);
-    assert_int_equal(wire_read_kernel(data, sizeof k, &out, &bytes, NULL), 0);
-    assert_null(bytes);
+    assert_kernel_refused(&k, sizeof k, "0 bytes instead of 0");
     struct wire_kernel bad = k;
     memset(bad.name, 'x', sizeof bad.name);
     assert_kernel_refused(&bad, sizeof k, "a text without an end");
@@ -245,7 +241,7 @@ int main(void)
         cmocka_unit_test(what_a_rank_was_not_opened_for_is_refused),
         cmocka_unit_test(tables_that_are_none_are_refused),
         cmocka_unit_test(a_timing_is_of_so_many_tokens_and_calls),
-        cmocka_unit_test(a_kernel_comes_with_its_bytes_or_with_its_path),
+        cmocka_unit_test(a_kernel_comes_with_its_bytes),
         cmocka_unit_test(bytes_that_are_no_step_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -179,6 +179,62 @@ static void a_silent_file_adds_bos_as_its_family_does(void **state)
     vocab_close(v);
 }
 
+/* Expected: tokenizers 0.23.3, whose \w is that of Unicode 16.0 (U+A7CB and U+2427 are new in it).
+ */
+static void a_single_word_is_no_part_of_a_longer_one(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        bool found;
+    } rows[] = {
+        {"the", true},
+        {" the ", true},
+        {"the\xc2\xbc", true},     /* U+00BC, a fraction */
+        {"\xc2\xb2the", true},     /* U+00B2, a superscript */
+        {"\xe2\x90\xa7the", true}, /* U+2427, a symbol */
+        {"athe", false},
+        {"the_", false},
+        {"\xe2\x80\x8dthe", false},     /* U+200D, a joiner */
+        {"the\xe2\x80\x8c", false},     /* U+200C */
+        {"\xe2\x92\xb6the", false},     /* U+24B6, a circled letter */
+        {"\xea\x9f\x8bthe", false},     /* U+A7CB, a letter */
+        {"the\xe1\xb2\x89", false},     /* U+1C89, a letter */
+        {"\xf0\xae\xaf\xb0the", false}, /* U+2EBF0, an ideograph of 15.1 */
+        {"\xf0\x90\xb5\x80the", false}, /* U+10D40, a digit */
+        {"\xe0\xa2\x97the", false},     /* U+0897, a mark */
+    };
+    static const char mark[] = "\"added_tokens\":[";
+    size_t n;
+    struct err err = {""};
+    char *json = (char *)golden_bytes("tokenizer/llama3.json", &n),
+         path[] = "/tmp/whet-word-XXXXXX";
+    char *at = strstr(json, mark);
+    assert_non_null(at);
+    at += sizeof mark - 1;
+    FILE *f = fdopen(mkstemp(path), "wb");
+    assert_non_null(f);
+    fprintf(f, "%.*s{\"id\":905,\"content\":\"the\",\"single_word\":true},%s", (int)(at - json),
+            json, at);
+    fclose(f);
+    struct tokenizer *t = tokenizer_from_json(path, &err);
+    remove(path);
+    if (!t)
+        fail_msg("%s", err.msg);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int32_t *ids;
+        int64_t count = tokenizer_encode(t, rows[i].text, strlen(rows[i].text), false, &ids, NULL);
+        bool found = false;
+        for (int64_t k = 0; k < count; k++)
+            found |= ids[k] == 905;
+        if (found != rows[i].found)
+            fail_msg("%s", rows[i].text);
+        free(ids);
+    }
+    tokenizer_free(t);
+    free(json);
+}
+
 static void special_tokens_are_hidden_unless_asked_for(void **state)
 {
     (void)state;
@@ -311,6 +367,7 @@ int main(void)
         cmocka_unit_test(decoding_gives_the_text_back),
         cmocka_unit_test(bos_is_added_where_the_model_wants_it),
         cmocka_unit_test(a_silent_file_adds_bos_as_its_family_does),
+        cmocka_unit_test(a_single_word_is_no_part_of_a_longer_one),
         cmocka_unit_test(special_tokens_are_hidden_unless_asked_for),
         cmocka_unit_test(ids_outside_of_the_vocabulary_are_harmless),
         cmocka_unit_test(tokens_are_found_by_their_text),

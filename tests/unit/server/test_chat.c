@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Expected texts: transformers running Jinja on the templates of tests/golden/chat
- * (scripts/make-golden-chat, which also holds them against the real ones). */
+ * (scripts/make-golden-chat, which also holds them against the real ones). What the language
+ * itself does is in test_jinja.c. */
 #include "server/chat.h"
 
 #include "tests/unit/unit.h"
 
-#include "server/chat_family.h"
 #include "tests/unit/engine/golden.h"
 
-static struct chat_template *recognize_file(const char *name)
+static struct chat_template *parse_file(const char *name)
 {
     size_t n;
     struct err err = {""};
     char *file = xasprintf("chat/%s.jinja", name);
     char *text = (char *)golden_bytes(file, &n);
     text[n] = 0;
-    struct chat_template *t = chat_recognize(text, &err);
+    struct chat_template *t = chat_parse(text, &err);
     if (!t)
         fail_msg("%s: %s", file, err.msg);
     free(text);
@@ -33,12 +33,15 @@ static bool flag(const cJSON *object, const char *name)
     return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, name));
 }
 
-static void check_case(const struct chat_template *t, const cJSON *c, const cJSON *golden)
+static void check_case(const struct chat_template *t, const char *name, const cJSON *c,
+                       const cJSON *golden)
 {
     struct chat_message message[16];
     size_t messages = 0, n;
     const cJSON *item;
-    cJSON_ArrayForEach(item, cJSON_GetObjectItem(c, "messages"))
+    const cJSON *conversation = cJSON_GetArrayItem(cJSON_GetObjectItem(golden, "conversations"),
+                                                   cJSON_GetObjectItem(c, "messages")->valueint);
+    cJSON_ArrayForEach(item, conversation)
     {
         message[messages++] = (struct chat_message){
             .role = member(item, "role"),
@@ -46,16 +49,28 @@ static void check_case(const struct chat_template *t, const cJSON *c, const cJSO
             .reasoning = member(item, "reasoning_content"),
         };
     }
+    struct chat_variable variable[] = {
+        {"date_string", jinja_text(golden_string(golden, "date"))},
+        {"enable_thinking", jinja_bool(false)},
+    };
     struct chat_options o = {.generate = flag(c, "generate"),
                              .continue_final = flag(c, "continue_final"),
-                             .no_thinking = flag(c, "no_thinking"),
+                             .variable = variable + (flag(c, "date") ? 0 : 1),
+                             .variables =
+                                 (flag(c, "date") ? 1u : 0u) + (flag(c, "no_thinking") ? 1u : 0u),
                              .bos = golden_string(golden, "bos"),
-                             .eos = golden_string(golden, "eos"),
-                             .date = golden_string(golden, "date")};
+                             .eos = golden_string(golden, "eos")};
     struct err err = {""};
     char *text;
-    if (chat_render(t, message, messages, &o, &text, &n, &err))
-        fail_msg("%s: %s", chat_name(t), err.msg);
+    const cJSON *refused = cJSON_GetObjectItem(c, "refused");
+    enum chat_end end = chat_render(t, message, messages, &o, &text, &n, &err);
+    if (refused) {
+        assert_int_equal(end, CHAT_REFUSED);
+        assert_string_equal(err.msg, refused->valuestring);
+        return;
+    }
+    if (end != CHAT_OK)
+        fail_msg("%s: %s", name, err.msg);
     assert_string_equal(text, golden_string(c, "text"));
     assert_int_equal(n, strlen(text));
     free(text);
@@ -69,159 +84,74 @@ static void conversations_render_as_in_jinja(void **state)
     int templates = 0;
     cJSON_ArrayForEach(template, cJSON_GetObjectItem(golden, "templates"))
     {
-        struct chat_template *t = recognize_file(template->string);
+        struct chat_template *t = parse_file(template->string);
         assert_true(cJSON_GetArraySize(template) > 30);
         cJSON_ArrayForEach(c, template)
         {
-            check_case(t, c, golden);
+            check_case(t, template->string, c, golden);
         }
         chat_free(t);
         templates++;
     }
-    assert_int_equal(templates, 9);
+    assert_int_equal(templates, 16);
     cJSON_Delete(golden);
-}
-
-static void each_template_is_told_apart(void **state)
-{
-    (void)state;
-    static const char *const names[][2] = {
-        {"chatml", "chatml"},     {"smollm2", "chatml"},  {"qwen2.5", "qwen2.5"},
-        {"qwen3", "qwen3"},       {"llama3", "llama3"},   {"llama3.1", "llama3.1"},
-        {"llama3.2", "llama3.1"}, {"mistral", "mistral"}, {"mistral-nemo", "mistral-nemo"},
-    };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        struct chat_template *t = recognize_file(names[i][0]);
-        assert_string_equal(chat_name(t), names[i][1]);
-        chat_free(t);
-    }
-}
-
-static void canonical_form_knows_no_layout(void **state)
-{
-    (void)state;
-    static const char *const texts[][2] = {
-        {"{{ 'a\\n' + message['role'] }}", "a\n{{message.role}}"},
-        {"a\n{{message.role}}", "a\n{{message.role}}"},
-        {"x  {%- if a  ==  \"user\" and b -%}  \n y", "x{%if a=='user' and b%}y"},
-        {"x\n   {% endif %}\ny", "x\n{%endif%}y"},
-        {"a{# '{{ unclosed #}b\n", "ab"},
-        {"{{- f('+', \"}}\") ~ '}}' -}} z", "{{f('+','}}')}}}}z"},
-        {"{{ m[\"a\"][0]['b c'] }}", "{{m.a[0]['b c']}}"},
-        {"{% if %}\n\nx", "{%if%}\nx"},
-        {"", ""},
-        {"\n", ""},
-    };
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        char *got = chat_canonical(texts[i][0]);
-        assert_non_null(got);
-        assert_string_equal(got, texts[i][1]);
-        free(got);
-    }
-    static const char *const broken[] = {"{{ x", "{% if 'a %}", "{# x", "{{ 'a }}", "{{", "{%-"};
-    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
-        assert_null(chat_canonical(broken[i]));
-}
-
-/* Millions of blocks: to look for the end of the text at each of them would take hours. */
-static void a_template_of_many_blocks_is_read_in_one_pass(void **state)
-{
-    (void)state;
-    static const char *const units[][2] = {
-        {"{##}", ""},         {"{{'a'}}", "a"},        {"{%a%}", "{%a%}"},       {"{#-#}", ""},
-        {"{{-x-}}", "{{x}}"}, {"{{'a' + 'b'}}", "ab"}, {" {%- a -%} ", "{%a%}"},
-    };
-    enum { BLOCKS = 4 << 20 };
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
-        size_t n = strlen(units[i][0]), m = strlen(units[i][1]);
-        char *text = xmalloc(BLOCKS * n + 1);
-        for (size_t k = 0; k < BLOCKS; k++)
-            memcpy(text + k * n, units[i][0], n);
-        text[BLOCKS * n] = 0;
-        char *got = chat_canonical(text);
-        assert_non_null(got);
-        assert_int_equal(strlen(got), BLOCKS * m);
-        for (size_t k = 0; k < BLOCKS * m; k += m)
-            assert_memory_equal(got + k, units[i][1], m);
-        free(got);
-        free(text);
-    }
 }
 
 static void a_template_that_is_too_long_is_refused_in_words(void **state)
 {
     (void)state;
     struct err err = {""};
-    char *text = xmalloc(CHAT_TEMPLATE_MAX + 2);
-    memset(text, 'x', CHAT_TEMPLATE_MAX + 1);
-    text[CHAT_TEMPLATE_MAX + 1] = 0;
-    assert_null(chat_recognize(text, &err));
+    char *text = xmalloc(JINJA_TEMPLATE_MAX + 2);
+    memset(text, 'x', JINJA_TEMPLATE_MAX + 1);
+    text[JINJA_TEMPLATE_MAX + 1] = 0;
+    assert_null(chat_parse(text, &err));
     assert_non_null(strstr(err.msg, "more than 1048576 bytes"));
-    text[CHAT_TEMPLATE_MAX] = 0;
-    assert_null(chat_recognize(text, &err));
-    assert_non_null(strstr(err.msg, "none that whet knows"));
+    text[JINJA_TEMPLATE_MAX] = 0;
+    struct chat_template *t = chat_parse(text, &err);
+    assert_non_null(t);
+    chat_free(t);
     free(text);
-}
-
-/* A template that is nearly one of ours would render nearly the right prompt: not good enough. */
-static void a_template_that_differs_is_not_guessed(void **state)
-{
-    (void)state;
-    static const char *const changes[][3] = {
-        {"chatml", "message.content", "message.content | trim"},
-        {"chatml", "<|im_end|>", "<|im_stop|>"},
-        {"chatml", "{% endfor %}", "{{ eos_token }}{% endfor %}"},
-        {"chatml", "<|im_start|>assistant\\n", "<|im_start|>assistant\\n<think>\\n"},
-        {"smollm2", "!= \"system\"", "== \"user\""},
-        {"smollm2", "trained by", "trained {{ by }}"},
-        {"qwen2.5", "and not loop.first", ""},
-        {"qwen2.5", "<|im_start|>assistant\\n", "<|im_start|>assistant\\n<think>\\n"},
-        {"qwen3", "loop.last or (not loop.last and reasoning_content)", "true"},
-        {"qwen3", "<think>\\n\\n</think>", "<think>\\n</think>"},
-        {"qwen3", "message.role == \"user\" and", "message.role == \"tool\" and"},
-        {"qwen3", "(message.role == \"user\") or", "(message.role == \"tool\") or"},
-        {"llama3", "| trim", ""},
-        {"llama3", "bos_token", "eos_token"},
-        {"llama3.1", "December 2023", "June 2025"},
-        {"llama3.1", "\"26 Jul 2024\"", "strftime_now(\"%Y\")"},
-        {"mistral", "\"[INST] \"", "\"[INST]\""},
-        {"mistral-nemo", "\\n\\n", "\\n"},
-        {"mistral-nemo", "loop.last and", "loop.first and"},
-    };
-    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
-        size_t n;
-        struct err err = {""};
-        char *file = xasprintf("chat/%s.jinja", changes[i][0]);
-        char *text = (char *)golden_bytes(file, &n), *at;
-        text[n] = 0;
-        if (!(at = strstr(text, changes[i][1])))
-            fail_msg("'%s' is not in %s", changes[i][1], file);
-        char *changed = xasprintf("%.*s%s%s", (int)(at - text), text, changes[i][2],
-                                  at + strlen(changes[i][1]));
-        struct chat_template *t = chat_recognize(changed, &err);
-        if (t)
-            fail_msg("%s with '%s' was taken for %s", file, changes[i][2], chat_name(t));
-        assert_non_null(strstr(err.msg, "chat template"));
-        free(changed);
-        free(text);
-        free(file);
-    }
 }
 
 static void no_template_and_nonsense_are_errors(void **state)
 {
     (void)state;
-    static const char *const texts[] = {NULL, "", "hello", "{{", "{% for %}", "<|im_start|>"};
+    static const char *const texts[] = {NULL, "{{", "{% for %}", "a\n{% nope %}", "{{ 'a }}"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct err err = {""};
-        assert_null(chat_recognize(texts[i], &err));
+        assert_null(chat_parse(texts[i], &err));
         assert_non_null(strstr(err.msg, "chat template"));
+        assert_true(!texts[i] || strstr(err.msg, "line ") != NULL);
     }
+}
+
+/* Renders `n` messages of "x" by a template's text; the message of the refusal if there is one. */
+static char *render(const char *template, const struct chat_message *message, size_t n,
+                    struct chat_options o)
+{
+    struct err err = {""};
+    struct chat_template *t = chat_parse(template, &err);
+    char *text = NULL;
+    size_t length;
+    if (!t)
+        fail_msg("%s", err.msg);
+    if (chat_render(t, message, n, &o, &text, &length, &err) != CHAT_OK)
+        text = xasprintf("refused: %s", err.msg);
+    chat_free(t);
+    return text;
+}
+
+static void expect(const char *template, struct chat_message m, struct chat_options o,
+                   const char *text)
+{
+    char *got = render(template, &m, 1, o);
+    assert_string_equal(got, text);
+    free(got);
 }
 
 static void expect_refusal(const char *name, const char *const *roles, size_t n, const char *part)
 {
-    struct chat_template *t = recognize_file(name);
+    struct chat_template *t = parse_file(name);
     struct chat_message message[8];
     struct chat_options o = {.generate = true};
     struct err err = {""};
@@ -229,7 +159,7 @@ static void expect_refusal(const char *name, const char *const *roles, size_t n,
     size_t length;
     for (size_t i = 0; i < n; i++)
         message[i] = (struct chat_message){.role = roles[i], .content = "x"};
-    assert_int_equal(chat_render(t, message, n, &o, &text, &length, &err), -1);
+    assert_int_equal(chat_render(t, message, n, &o, &text, &length, &err), CHAT_REFUSED);
     if (!strstr(err.msg, part))
         fail_msg("'%s' does not say '%s'", err.msg, part);
     chat_free(t);
@@ -241,84 +171,179 @@ static void conversations_the_template_refuses_are_errors(void **state)
 {
     (void)state;
     expect_refusal("chatml", NULL, 0, "messages: the list is empty");
-    expect_refusal("chatml", ROLES("user", "robot"), "messages[1]: unknown role 'robot'");
-    expect_refusal("chatml", ROLES("tool"), "messages[0]: unknown role 'tool'");
-    expect_refusal("chatml", ROLES(NULL), "messages[0]: unknown role ''");
-    expect_refusal("llama3.1", ROLES("user", "tool"), "messages[1]: unknown role 'tool'");
-    expect_refusal("mistral", ROLES("system", "user"), "messages[0]: the role must be 'user'");
-    expect_refusal("mistral", ROLES("user", "user"), "messages[1]: the role must be 'assistant'");
-    expect_refusal("mistral-nemo", ROLES("system", "assistant"), "messages[1]");
-    expect_refusal("mistral-nemo", ROLES("user", "system"), "messages[1]");
-    expect_refusal("mistral-nemo", ROLES("system"), "a system message alone");
+    expect_refusal("mistral", ROLES("user", "user"), "roles must alternate");
+    expect_refusal("mistral-nemo", ROLES("system", "assistant"), "roles must alternate");
+    expect_refusal("mistral-nemo", ROLES("user", "system"), "only user and assistant");
 }
 
-static char *render_one(const char *name, const char *role, const char *content,
-                        struct chat_options o)
-{
-    struct chat_template *t = recognize_file(name);
-    struct chat_message m = {.role = role, .content = content};
-    struct err err = {""};
-    char *text = NULL;
-    size_t n;
-    if (chat_render(t, &m, 1, &o, &text, &n, &err))
-        fail_msg("%s", err.msg);
-    chat_free(t);
-    return text;
-}
+static const struct chat_message hello = {.role = "user", .content = "x"};
 
-static void the_developer_is_the_system(void **state)
+static void what_the_template_raises_is_the_answer(void **state)
 {
     (void)state;
-    char *text = render_one("chatml", "developer", "x", (struct chat_options){0});
-    assert_string_equal(text, "<|im_start|>system\nx<|im_end|>\n");
-    free(text);
+    expect("{{ raise_exception('Only ' ~ messages[0].content ~ ', please.') }}", hello,
+           (struct chat_options){0}, "refused: Only x, please.");
+    expect("a\n{{ messages[0].nothing.more }}", hello, (struct chat_options){0},
+           "refused: the model's chat template: line 2: 'dict object' has no attribute 'nothing'");
+}
+
+static void the_developer_is_the_system_unless_the_template_knows_the_role(void **state)
+{
+    (void)state;
+    struct chat_message m = {.role = "developer", .content = "x"};
+    expect("{{ messages[0].role }}", m, (struct chat_options){0}, "system");
+    expect("{{ messages[0].role }}{# developer #}", m, (struct chat_options){0}, "developer");
 }
 
 static void content_may_be_null(void **state)
 {
     (void)state;
-    char *text = render_one("chatml", "assistant", NULL, (struct chat_options){0});
-    assert_string_equal(text, "<|im_start|>assistant\n<|im_end|>\n");
-    free(text);
+    expect("[{{ messages[0].content + 'y' }}]", (struct chat_message){.role = "assistant"},
+           (struct chat_options){0}, "[y]");
 }
 
-static void families_know_their_usual_bos(void **state)
+static void members_that_are_not_given_are_not_there(void **state)
 {
     (void)state;
-    char *text = render_one("llama3", "user", "x", (struct chat_options){0});
-    assert_string_equal(text, "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nx"
-                              "<|eot_id|>");
-    free(text);
-    text = render_one("mistral-nemo", "user", "x", (struct chat_options){0});
-    assert_string_equal(text, "<s>[INST]x[/INST]");
-    free(text);
+    static const char all[] = "{{ messages[0] | tojson }}{{ tools }}{{ documents }}"
+                              "{{ add_generation_prompt }}{{ enable_thinking }}";
+    expect(all, hello, (struct chat_options){0},
+           "{\"role\": \"user\", \"content\": \"x\"}NoneNoneFalse");
+    struct chat_message m = {"assistant", "x", "Ann", "why"};
+    expect(all, m, (struct chat_options){.generate = true},
+           "{\"thinking\": \"why\", \"role\": \"assistant\", \"content\": \"x\", "
+           "\"name\": \"Ann\", \"reasoning_content\": \"why\"}NoneNoneTrue");
+}
+
+static void tokens_that_the_model_lacks_are_undefined(void **state)
+{
+    (void)state;
+    expect("{{ bos_token }}[{{ eos_token is defined }}]", hello, (struct chat_options){0},
+           "[False]");
+    expect("{{ bos_token }}[{{ eos_token }}]", hello,
+           (struct chat_options){.bos = "<s>", .eos = "</s>"}, "<s>[</s>]");
+}
+
+static void variables_of_the_request_are_the_templates(void **state)
+{
+    (void)state;
+    struct chat_variable v[] = {{"enable_thinking", jinja_bool(false)},
+                                {"effort", jinja_text("high")},
+                                {"budget", jinja_int(5)},
+                                {"unused", jinja_none()},
+                                {"messages", jinja_none()}};
+    struct chat_options o = {.variable = v, .variables = 5};
+    expect("{{ enable_thinking }} {{ effort }} {{ budget + 1 }} {{ messages | length }}", hello, o,
+           "False high 6 1");
+}
+
+static void layout_and_escapes_are_those_of_the_language(void **state)
+{
+    (void)state;
+    expect("{% if true %}\r\n{{ 'it\\u2019s\\r' }}\r\n{% endif %}\r\n", hello,
+           (struct chat_options){0}, "it\xE2\x80\x99s\r\n");
+    expect("{{ 'Use {name} and {{x}}.' }}", hello, (struct chat_options){0},
+           "Use {name} and {{x}}.");
 }
 
 static void the_day_is_today_only_where_the_template_asks(void **state)
 {
     (void)state;
-    struct chat_options o = {.date = "03 Feb 2027"};
-    char *text = render_one("llama3.1", "user", "x", o);
-    assert_non_null(strstr(text, "Today Date: 26 Jul 2024\n"));
+    expect("{{ strftime_now('%Y') }}", hello, (struct chat_options){.now = 1770091200}, "2026");
+    char *text = render("{{ strftime_now('%Y') }}", &hello, 1, (struct chat_options){0});
+    assert_true(strcmp(text, "2026") >= 0);
     free(text);
-    text = render_one("llama3.2", "user", "x", o);
-    assert_non_null(strstr(text, "Today Date: 03 Feb 2027\n"));
+}
+
+static void the_last_message_stays_open(void **state)
+{
+    (void)state;
+    struct chat_message m = {.role = "assistant", .content = " The answer is \n"};
+    struct chat_options o = {.continue_final = true};
+    expect("<{{ messages[0].content }}>", m, o, "< The answer is \n");
+    expect("<{{ messages[0].content | trim }}>", m, o, "<The answer is");
+    expect("<{{ messages[0].role }}>{# content #}", m, o,
+           "refused: continue_final_message: the template does not keep the content of the last "
+           "message");
+    expect("<{{ messages[0].role }}>", m, o,
+           "refused: continue_final_message: the template does not use the content of messages");
+    m.content = NULL;
+    expect("<{{ messages[0].content }}>", m, o,
+           "refused: continue_final_message: the last message has no content");
+}
+
+/* A template may take some work for itself and some for each byte of the conversation. */
+static void what_a_template_takes_is_bounded(void **state)
+{
+    (void)state;
+    static const char *const texts[][2] = {
+        {"{% for i in range(100000) %}{% for k in range(100000) %}{% endfor %}{% endfor %}",
+         "steps"},
+        {"{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}"
+         "{% endfor %}",
+         "of memory"},
+        {"{{ 'x' * 999999999999999999 }}", "of memory"},
+        {"{{ 'x' * 12000000 }}", "of output"},
+        {"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "nested"},
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        char *text = render(texts[i][0], &hello, 1, (struct chat_options){0});
+        if (strncmp(text, "refused: ", 9) != 0 || !strstr(text, texts[i][1]))
+            fail_msg("%s: %.200s", texts[i][0], text);
+        free(text);
+    }
+}
+
+static void a_long_conversation_is_within_the_bounds(void **state)
+{
+    (void)state;
+    enum { LONG = 8 << 20, MANY = 4096 };
+    struct chat_template *t = parse_file("qwen3");
+    struct chat_message *message = xcalloc(MANY, sizeof *message);
+    char *content = xmalloc(LONG + 1), *text;
+    struct err err = {""};
+    size_t n;
+    memset(content, ' ', LONG);
+    memcpy(content, "a</think>b", 10);
+    content[LONG] = 0;
+    for (size_t i = 0; i < MANY; i++)
+        message[i] = (struct chat_message){.role = i % 2 ? "assistant" : "user", .content = "x"};
+    message[MANY - 1].content = content;
+    assert_false(chat_is_slow(t));
+    struct chat_options o = {.generate = true};
+    if (chat_render(t, message, MANY, &o, &text, &n, &err) != CHAT_OK)
+        fail_msg("%s", err.msg);
+    assert_true(n > LONG);
+    assert_true(chat_is_slow(t));
     free(text);
-    text = render_one("llama3.2", "user", "x", (struct chat_options){0});
-    assert_null(strstr(text, "26 Jul 2024"));
-    free(text);
+    free(content);
+    free(message);
+    chat_free(t);
+}
+
+static void nobody_waits_for_a_cancelled_rendering(void **state)
+{
+    (void)state;
+    _Atomic bool cancel = true;
+    struct err err = {""};
+    struct chat_template *t = chat_parse("{% for i in range(9999) %}{{ i }}{% endfor %}", &err);
+    struct chat_options o = {.cancel = &cancel};
+    char *text;
+    size_t n;
+    assert_int_equal(chat_render(t, &hello, 1, &o, &text, &n, &err), CHAT_CANCELLED);
+    chat_free(t);
 }
 
 static void opening_a_turn_and_leaving_one_open_exclude_each_other(void **state)
 {
     (void)state;
-    struct chat_template *t = recognize_file("chatml");
+    struct chat_template *t = parse_file("chatml");
     struct chat_message m = {.role = "user", .content = "x"};
     struct chat_options o = {.generate = true, .continue_final = true};
     struct err err = {""};
     char *text;
     size_t n;
-    assert_int_equal(chat_render(t, &m, 1, &o, &text, &n, &err), -1);
+    assert_int_equal(chat_render(t, &m, 1, &o, &text, &n, &err), CHAT_REFUSED);
     assert_non_null(strstr(err.msg, "continue_final_message"));
     chat_free(t);
 }
@@ -327,17 +352,21 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(conversations_render_as_in_jinja),
-        cmocka_unit_test(each_template_is_told_apart),
-        cmocka_unit_test(canonical_form_knows_no_layout),
-        cmocka_unit_test(a_template_of_many_blocks_is_read_in_one_pass),
         cmocka_unit_test(a_template_that_is_too_long_is_refused_in_words),
-        cmocka_unit_test(a_template_that_differs_is_not_guessed),
         cmocka_unit_test(no_template_and_nonsense_are_errors),
         cmocka_unit_test(conversations_the_template_refuses_are_errors),
-        cmocka_unit_test(the_developer_is_the_system),
+        cmocka_unit_test(what_the_template_raises_is_the_answer),
+        cmocka_unit_test(the_developer_is_the_system_unless_the_template_knows_the_role),
         cmocka_unit_test(content_may_be_null),
-        cmocka_unit_test(families_know_their_usual_bos),
+        cmocka_unit_test(members_that_are_not_given_are_not_there),
+        cmocka_unit_test(tokens_that_the_model_lacks_are_undefined),
+        cmocka_unit_test(variables_of_the_request_are_the_templates),
+        cmocka_unit_test(layout_and_escapes_are_those_of_the_language),
         cmocka_unit_test(the_day_is_today_only_where_the_template_asks),
+        cmocka_unit_test(the_last_message_stays_open),
+        cmocka_unit_test(what_a_template_takes_is_bounded),
+        cmocka_unit_test(a_long_conversation_is_within_the_bounds),
+        cmocka_unit_test(nobody_waits_for_a_cancelled_rendering),
         cmocka_unit_test(opening_a_turn_and_leaving_one_open_exclude_each_other),
     };
     return cmocka_run_group_tests_name("server/chat", tests, NULL, NULL);

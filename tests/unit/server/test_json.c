@@ -39,6 +39,12 @@ static void json_refuses_what_is_not_an_object(void **state)
         "{\"a\":\"x\ny\"}",
         "{\"a\":\"\\ud800\"}",
         "{\"a\":\"\\x\"}",
+        "{\"a\":\"abc\\u00g1 more\"}",
+        "{\"a\":\"abc\\uZZZZ\"}",
+        "{\"a\":\"abc\\u12\"}",
+        "{\"a\":\"\\ude00\"}",
+        "{\"a\":\"\\ud83d\\u0041\"}",
+        "{\"a\\u00zz\":1}",
         "{\"a\":\"x}",
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
@@ -52,6 +58,8 @@ static void json_refuses_what_is_not_an_object(void **state)
     struct api_error e = {0};
     assert_null(json_parse("{}\0", 3, &e));
     assert_int_equal(e.status, 400);
+    assert_null(parse("{\"a\":\"abc\\u00g1 more\"}", &e));
+    assert_non_null(strstr(e.message, "malformed escape in a string at byte 9"));
 }
 
 static void json_caps_depth_and_elements(void **state)

@@ -292,7 +292,8 @@ static void serving_limits_what_all_answers_hold(void **state)
     for (int i = 0; i < CLIENTS; i++) {
         const char *r = client_response(fds[i]);
         good += client_status(r) == 200;
-        refused += client_status(r) == 503 && strstr(r, "server.max_answer");
+        refused +=
+            client_status(r) == 429 && strstr(r, "server.max_answer") && strstr(r, "answers_full");
         close(fds[i]);
     }
     assert_true(good > 0 && refused > 0);

@@ -27,6 +27,7 @@ enum stand_in_mode {
     STAND_IN_TEXT,    /* HTTP with text that is no JSON */
     STAND_IN_OTHER,   /* JSON that is no completion */
     STAND_IN_ZERO,    /* a completion with a zero in its text */
+    STAND_IN_ESCAPE,  /* a completion with a malformed escape */
     STAND_IN_BIG,     /* 10 MB, with its length */
     STAND_IN_HEADERS, /* 10 MB of headers, then a completion's */
     STAND_IN_ENDLESS, /* as much as is taken, without a length */
@@ -147,6 +148,8 @@ static inline void stand_in_misbehave(struct stand_in *s, int to, int mode)
         stand_in_answer(to, 200, "", "{\"choices\":[{\"message\":{\"content\":[1]}}]}");
     else if (mode == STAND_IN_ZERO)
         stand_in_answer(to, 200, "", "{\"choices\":[{\"message\":{\"content\":\"{}\\u0000{}\"}}]}");
+    else if (mode == STAND_IN_ESCAPE)
+        stand_in_answer(to, 200, "", "{\"choices\":[{\"message\":{\"content\":\"{}\\u00g1\"}}]}");
     else if (mode == STAND_IN_BIG || mode == STAND_IN_ENDLESS)
         stand_in_flood(to, mode == STAND_IN_BIG);
     else if (mode == STAND_IN_HEADERS)

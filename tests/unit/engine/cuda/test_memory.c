@@ -19,7 +19,14 @@ static cudaError_t fake_malloc(void **p)
     *p = NULL;
     return cudaErrorMemoryAllocation;
 }
+static cudaError_t fake_properties(struct cudaDeviceProp *p)
+{
+    *p = (struct cudaDeviceProp){.multiProcessorCount = 132};
+    return cudaSuccess;
+}
 #define cudaMemGetInfo(room, total) fake_info(room, total)
+#undef cudaGetDeviceProperties
+#define cudaGetDeviceProperties(p, device) fake_properties(p)
 #define cudaMalloc(p, bytes) ((void)(bytes), fake_malloc(p))
 #include "engine/cuda/memory.c"
 
@@ -160,6 +167,27 @@ static void a_plan_that_does_not_fit_is_refused_with_every_size(void **state)
     assert_non_null(strstr(e.msg, "out of memory"));
 }
 
+/* It is reckoned before there is a collective, by which buffers of ranks are taken. */
+static void room_for_pages_leaves_what_a_rank_has_more(void **state)
+{
+    (void)state;
+    static struct layer layer[16];
+    struct model whole = model, part;
+    whole.layer = layer;
+    whole.head.rows = 64128;
+    part = whole;
+    part.shard.world = 2;
+    const struct backend_options o = {.max_tokens = 512, .max_rows = 128};
+    struct backend b = {.model = &part, .options = o};
+    int64_t page, room = memory_kv_room(&whole, &o, &page);
+    ranks_carve(&b, 2, &b.buffers);
+    assert_true(b.buffers.used >= 128LL * 3 * 64128 * 4);
+    int64_t less = room - memory_kv_room(&part, &o, &page);
+    assert_in_range(less, b.buffers.used / 4 * 3 - 4, b.buffers.used / 4 * 3 + 4);
+    part.alone = true; /* a part by name, which runs without the others */
+    assert_int_equal(memory_kv_room(&part, &o, &page), room);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -169,6 +197,7 @@ int main(void)
         cmocka_unit_test(parts_do_not_overlap),
         cmocka_unit_test(page_tables_have_room_for_every_sequence_at_full_length),
         cmocka_unit_test(a_plan_that_does_not_fit_is_refused_with_every_size),
+        cmocka_unit_test(room_for_pages_leaves_what_a_rank_has_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

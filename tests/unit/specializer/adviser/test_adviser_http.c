@@ -125,8 +125,8 @@ static void every_way_to_fail_has_its_name(void **unused)
         {STAND_IN_CLOSED, CALL_BROKEN},     {STAND_IN_HALF, CALL_BROKEN},
         {STAND_IN_GARBAGE, CALL_BROKEN},    {STAND_IN_TEXT, CALL_PROTOCOL},
         {STAND_IN_OTHER, CALL_PROTOCOL},    {STAND_IN_ZERO, CALL_PROTOCOL},
-        {STAND_IN_BIG, CALL_TOO_LARGE},     {STAND_IN_ENDLESS, CALL_TOO_LARGE},
-        {STAND_IN_HEADERS, CALL_TOO_LARGE},
+        {STAND_IN_ESCAPE, CALL_PROTOCOL},   {STAND_IN_BIG, CALL_TOO_LARGE},
+        {STAND_IN_ENDLESS, CALL_TOO_LARGE}, {STAND_IN_HEADERS, CALL_TOO_LARGE},
     };
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         struct adviser_http *h = open_client(PATIENCE_S);

@@ -257,15 +257,17 @@ static void a_state_is_what_is_known_and_no_more(void **unused)
 static void a_recording_that_is_none_is_refused(void **unused)
 {
     (void)unused;
+    static const char *const lines[] = {"{\"reply\":\"whose?\"}\n",
+                                        "{\"region\":\"mlp_in\",\"reply\":\"a\\u00g1 b\"}\n", ""};
     char url[300];
     snprintf(url, sizeof url, RECORDING, folder);
     unlink(strchr(url, ':') + 1);
-    for (int i = 0; i < 2; i++) { /* no file; no exchange in it */
+    for (int i = 0; i < 3; i++) { /* no file; no exchange in it; half of one */
         struct adviser *a = open_url(url);
         assert_false(adviser_is_remote(a));
         ask_and_forget(a);
         adviser_close(a);
-        recorded("{\"reply\":\"whose?\"}\n");
+        recorded(lines[i]);
     }
     assert_int_equal(access(strchr(url, ':') + 1, F_OK), 0); /* it was not ours to move */
 }

@@ -87,16 +87,157 @@ static void one_speed_that_is_not_seen_here_counts_once(void **state)
     tell_speed(f, 1, "2"); /* measured again there */
     compare(f, 1, 10);
     assert_int_equal(f->peer[0].misses, 2);
-    assert_false(distrusted(f, "fedcba9876543210"));
+    assert_false(fleet_distrusted(f, "fedcba9876543210"));
     for (int key = 2; key < MISSES_ENOUGH; key++) {
         tell_speed(f, key, "3");
         compare(f, key, 1);
     }
-    assert_true(distrusted(f, "fedcba9876543210"));
+    assert_true(fleet_distrusted(f, "fedcba9876543210"));
+    close_memory(f);
+}
+
+/* ---- a full slot ----------------------------------------------------------------------------- */
+
+/* Server `server` says in the row of this number that kernel `key` is in `state`, with `speed`. */
+static struct fleet_row said(int64_t seq, int server, int key, enum life state, double speed)
+{
+    struct fleet_row r = {.state = state, .speed = speed, .own_s = 1e-5, .seq = seq};
+    snprintf(r.key, sizeof r.key, "%016x", key);
+    snprintf(r.server, sizeof r.server, "%016x", server);
+    return r;
+}
+
+static void take(struct fleet *f, struct fleet_row r, const struct serving *serving)
+{
+    take_row(f, 0, &r, serving);
+}
+
+static const struct fleet_row *of_key(struct fleet *f, int key)
+{
+    char text[KEY_HEX + 1];
+    snprintf(text, sizeof text, "%016x", key);
+    for (int i = 0; i < f->rows[0].n; i++)
+        if (strcmp(f->rows[0].row[i].key, text) == 0)
+            return &f->rows[0].row[i];
+    return NULL;
+}
+
+static int words_about(struct fleet *f, int key)
+{
+    char text[KEY_HEX + 1];
+    int n = 0;
+    snprintf(text, sizeof text, "%016x", key);
+    for (int i = 0; i < f->rows[0].n; i++)
+        n += strcmp(f->rows[0].row[i].key, text) == 0;
+    return n;
+}
+
+static const struct serving nothing = {NULL, 0};
+
+/* 64 servers, of which each has one kernel that serves and seven that did. */
+static void a_new_winner_comes_into_a_slot_full_of_winners(void **state)
+{
+    (void)state;
+    struct fleet *f = open_memory();
+    for (int i = 0; i < ROWS_OF_SLOT; i++)
+        take(f, said(1 + i, 1 + i / 8, 1 + i, i % 8 ? LIFE_RETIRED : LIFE_ACTIVE, i == 100 ? 1 : 2),
+             &nothing);
+    assert_int_equal(atomic_load(&f->dropped), 0);
+    take(f, said(1000, 777, 5000, LIFE_ACTIVE, 3), &nothing);
+    assert_int_equal(f->rows[0].n, ROWS_OF_SLOT);
+    assert_non_null(of_key(f, 5000));
+    assert_null(of_key(f, 101)); /* retired, and the slowest */
+    assert_int_equal(atomic_load(&f->dropped), 1);
+    assert_int_equal(atomic_load(&f->taken), ROWS_OF_SLOT + 1);
+    take(f, said(1001, 778, 5001, LIFE_PROPOSED, 0), &nothing); /* no reason to forget a winner */
+    assert_null(of_key(f, 5001));
+    assert_int_equal(atomic_load(&f->dropped), 2);
+    close_memory(f);
+}
+
+static void where_all_serve_the_slowest_goes_but_never_the_newest(void **state)
+{
+    (void)state;
+    struct fleet *f = open_memory();
+    for (int i = 0; i < ROWS_OF_SLOT; i++)
+        take(f, said(1 + i, 1 + i, 1 + i, LIFE_ACTIVE, 1 + 0.01 * (ROWS_OF_SLOT - i)), &nothing);
+    take(f, said(1000, 777, 5000, LIFE_ACTIVE, 1.5), &nothing);
+    assert_non_null(of_key(f, 5000));
+    assert_non_null(of_key(f, ROWS_OF_SLOT)); /* the slowest, but the newest then */
+    assert_null(of_key(f, ROWS_OF_SLOT - 1));
+    take(f, said(1001, 778, 5001, LIFE_RETIRED, 9), &nothing); /* serves nowhere */
+    assert_null(of_key(f, 5001));
+    close_memory(f);
+}
+
+static void of_many_words_about_one_kernel_one_goes_first(void **state)
+{
+    (void)state;
+    struct fleet *f = open_memory();
+    for (int i = 0; i < ROWS_OF_SLOT; i++) /* the first kernel is the fastest, and everybody's */
+        take(f, said(1 + i, 1 + i, i % 2 ? 1 : 2 + i, LIFE_ACTIVE, i % 2 ? 5 : 1.1), &nothing);
+    take(f, said(1000, 777, 5000, LIFE_ACTIVE, 2), &nothing);
+    assert_non_null(of_key(f, 5000));
+    assert_int_equal(words_about(f, 1), ROWS_OF_SLOT / 2 - 1);
+    close_memory(f);
+}
+
+static void what_is_said_of_a_kernel_that_serves_here_stays(void **state)
+{
+    (void)state;
+    struct fleet *f = open_memory();
+    char key[1][KEY_HEX + 1] = {"0000000000000001"};
+    struct serving serving = {key, 1};
+    for (int i = 0; i < ROWS_OF_SLOT; i++)
+        take(f, said(1 + i, 1 + i, 1 + i, LIFE_RETIRED, i == 0 ? 1.1 : 2), &serving);
+    for (int i = 0; i < 2 * ROWS_OF_SLOT; i++)
+        take(f, said(1000 + i, 2000 + i, 2000 + i, LIFE_ACTIVE, 3), &serving);
+    assert_non_null(of_key(f, 1));
+    assert_int_equal(f->rows[0].n, ROWS_OF_SLOT);
+    close_memory(f);
+}
+
+/* From the newest on, as they are read when a connection begins. */
+static void the_newest_stay_in_whatever_order_they_come(void **state)
+{
+    (void)state;
+    static const enum life states[] = {LIFE_REFUSED, LIFE_RETIRED, LIFE_ACTIVE};
+    for (int k = 0; k < 3; k++)
+        for (int up = 0; up < 2; up++) {
+            struct fleet *f = open_memory();
+            for (int i = 1; i <= 3 * ROWS_OF_SLOT; i++) {
+                int n = up ? i : 3 * ROWS_OF_SLOT + 1 - i;
+                take(f, said(n, n, n, states[k], 2), &nothing);
+            }
+            for (int n = 1; n <= 3 * ROWS_OF_SLOT; n++)
+                assert_int_equal(of_key(f, n) != NULL, n > 2 * ROWS_OF_SLOT);
+            assert_int_equal(atomic_load(&f->dropped), 2 * ROWS_OF_SLOT);
+            close_memory(f);
+        }
+}
+
+/* What nobody listens to is forgotten before anything else. */
+static void words_of_a_distrusted_server_go_first(void **state)
+{
+    (void)state;
+    struct fleet *f = open_memory();
+    f->peers = 1;
+    f->peer[0].misses = MISSES_ENOUGH;
+    snprintf(f->peer[0].server, sizeof f->peer[0].server, "%016x", 300);
+    for (int i = 0; i < ROWS_OF_SLOT; i++)
+        take(f, said(1 + i, 1 + i, 1 + i, i % 2 ? LIFE_RETIRED : LIFE_REFUSED, i == 299 ? 9 : 2),
+             &nothing);
+    take(f, said(1000, 777, 5000, LIFE_PROPOSED, 0), &nothing);
+    assert_non_null(of_key(f, 5000));
+    assert_null(of_key(f, 300));
+    take(f, said(1001, 300, 300, LIFE_ACTIVE, 9), &nothing);
+    assert_null(of_key(f, 300));
     close_memory(f);
 }
 
 /* ---- retractions ----------------------------------------------------------------------------- */
+
+static const char *retracted_at = "";
 
 /* Kernels key ... key + n - 1 are found wrong, as rows seq ... of the database. */
 static void retract(struct fleet *f, int seq, int key, int n, const char *why)
@@ -108,6 +249,7 @@ static void retract(struct fleet *f, int seq, int key, int n, const char *why)
         snprintf(cell[i][2], sizeof cell[i][2], "mlp_out/m1");
         snprintf(cell[i][4], sizeof cell[i][4], "somebody");
         snprintf(cell[i][5], sizeof cell[i][5], "%s", why);
+        snprintf(cell[i][6], sizeof cell[i][6], "%s", retracted_at);
     }
     fleet_take_retractions(f, &rows);
 }
@@ -140,6 +282,28 @@ static void a_kernel_that_is_found_wrong_again_is_looked_at_again(void **state)
     assert_int_equal(f->suspects, 2);
     assert_true(fleet_retracted(f, "0000000000000001", between));
     assert_false(fleet_retracted(f, "0000000000000002", between));
+    close_memory(f);
+}
+
+/* Its numbers begin again where they were when it was saved. */
+static void a_retraction_after_the_database_was_restored_is_news(void **state)
+{
+    (void)state;
+    struct fleet *f = open_memory();
+    struct fleet_suspect x;
+    retract(f, 9000, 1, 1, "first");
+    assert_int_equal(ask_for_all(f, &x), 1);
+    int64_t between = clock_ns();
+    retract(f, 50, 1, 1, "wrong again");
+    assert_int_equal(ask_for_all(f, &x), 1);
+    assert_string_equal(x.reason, "wrong again");
+    assert_true(fleet_retracted(f, "0000000000000001", between));
+    retract(f, 50, 1, 1, "wrong again"); /* read again */
+    assert_int_equal(ask_for_all(f, &x), 0);
+    retracted_at = "1764460800.5"; /* the same number, at another time */
+    retract(f, 50, 1, 1, "and again");
+    retracted_at = "";
+    assert_int_equal(ask_for_all(f, &x), 1);
     close_memory(f);
 }
 
@@ -181,6 +345,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_speed_that_is_not_seen_here_counts_once),
         cmocka_unit_test(a_kernel_that_is_found_wrong_again_is_looked_at_again),
+        cmocka_unit_test(a_new_winner_comes_into_a_slot_full_of_winners),
+        cmocka_unit_test(where_all_serve_the_slowest_goes_but_never_the_newest),
+        cmocka_unit_test(of_many_words_about_one_kernel_one_goes_first),
+        cmocka_unit_test(what_is_said_of_a_kernel_that_serves_here_stays),
+        cmocka_unit_test(the_newest_stay_in_whatever_order_they_come),
+        cmocka_unit_test(words_of_a_distrusted_server_go_first),
+        cmocka_unit_test(a_retraction_after_the_database_was_restored_is_news),
         cmocka_unit_test(made_up_retractions_do_not_silence_later_ones),
         cmocka_unit_test(what_is_said_of_a_serving_kernel_is_not_forgotten),
     };

@@ -295,6 +295,7 @@ static void files_that_are_no_export_are_refused_before_they_cost_memory(void **
     static const char *const bad[][2] = {
         {"", "not JSON"},
         {"[1,2", "not JSON"},
+        {"{\"whet_store\":1,\"kernels\":[\"a\\u00g1\"]}", "malformed escape"},
         {"{}", "not an export"},
         {"{\"whet_store\":1.5,\"kernels\":[]}", "whet_store is 1.5"},
         {"{\"whet_store\":1e300,\"kernels\":[]}", "whet_store is 1"},

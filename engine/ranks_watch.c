@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ranks_watch.c - the thread of each rank that looks whether the others are still there.
+ *
+ * On rank 0 it reads all that the others say, from the moment that all have come, and it is the one
+ * that sees a step take too long. Silence is an end as well: of a rank that starts, which says so
+ * as long as it gets on with it, and of one that waits for steps, which is asked now and then.
+ * Whoever starts gets on with it if its process computes or reads, both of which take processor
+ * time: loading may take hours then, while one that is stopped, or stands before a disk that does
+ * not answer, is not waited for.
+ */
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "config/clock.h"
+#include "config/log.h"
+#include "engine/ranks_private.h"
+
+enum { WATCH_MS = 50, GRACE_S = 10 };
+
+#define ALIVE_NS INT64_C(1000000000)
+#define WORK_NS INT64_C(1000000) /* of processor time; waiting in poll() takes less */
+
+/* ---- what the others say ------------------------------------------------------------------- */
+
+/* Before all are ready. -1: it makes no sense. */
+static int heard_of_start(struct ranks *r, struct peer *p, const struct link_message *m)
+{
+    if (atomic_load(&r->began))
+        return -1;
+    if (m->kind == LINK_READY && atomic_load(&r->set_up)) {
+        atomic_store(&p->ready, true);
+        return 0;
+    }
+    if (m->kind != LINK_PART || m->n != sizeof p->part || atomic_load(&p->has_part))
+        return -1;
+    memcpy(&p->part, m->data, sizeof p->part);
+    atomic_store(&p->has_part, true);
+    return 0;
+}
+
+static void heard(struct ranks *r, int32_t from)
+{
+    struct peer *p = &r->peer[from];
+    struct link_message m;
+    struct err e = {""};
+    char why[300];
+    int rc = link_receive(p->fd, WIRE_TEXT, clock_ns() + HELLO_NS, &m, NULL, &e);
+    p->heard_ns = clock_ns();
+    if (rc == 0 && (m.kind == LINK_ALIVE || heard_of_start(r, p, &m) == 0 ||
+                    ranks_kernels_heard(r, from, &m) == 0)) {
+        link_message_free(&m);
+        return;
+    }
+    snprintf(why, sizeof why, "rank %d (process %lld at %s) %s%.*s", from, (long long)p->join.pid,
+             p->address,
+             rc                    ? "is gone: "
+             : m.kind == LINK_LOST ? "gave up: "
+                                   : "said something unexpected",
+             rc                    ? (int)sizeof e.msg
+             : m.kind == LINK_LOST ? (int)m.n
+                                   : 0,
+             rc ? e.msg : m.data);
+    link_message_free(&m);
+    ranks_lose(r, why);
+}
+
+/* On rank 0: reads messages of all other ranks, and notices a closed connection. */
+static void listen_to_all(struct ranks *r)
+{
+    int32_t world = r->options.place.world;
+    struct pollfd p[SHARD_WORLD_MAX];
+    bool lost = atomic_load(&r->lost);
+    for (int32_t i = 1; i < world; i++)
+        p[i] = (struct pollfd){lost ? -1 : r->peer[i].fd, POLLIN, 0};
+    int some = poll(p + 1, (nfds_t)world - 1, WATCH_MS);
+    for (int32_t i = 1; some > 0 && i < world && !atomic_load(&r->stop); i++)
+        if (p[i].revents)
+            heard(r, i);
+}
+
+/* ---- silence -------------------------------------------------------------------------------- */
+
+static void lose_silent(struct ranks *r, int32_t from, double s, const char *what)
+{
+    const struct peer *p = &r->peer[from];
+    char why[300];
+    snprintf(why, sizeof why, "rank %d (process %lld at %s) %s for %.1f s", from,
+             (long long)p->join.pid, p->address, what, s);
+    ranks_lose(r, why);
+}
+
+/* On rank 0, once it waits itself: what the others are to do next, they do or work at. */
+static void look_at_starters(struct ranks *r)
+{
+    int64_t since = atomic_load(&r->awaits_ns), now = clock_ns();
+    bool set_up = atomic_load(&r->set_up);
+    for (int32_t i = 1; since && i < r->options.place.world; i++) {
+        const struct peer *p = &r->peer[i];
+        int64_t last = p->heard_ns > since ? p->heard_ns : since;
+        if (!atomic_load(set_up ? &p->ready : &p->has_part) &&
+            (double)(now - last) * 1e-9 > r->options.join_timeout_s)
+            lose_silent(r, i, r->options.join_timeout_s,
+                        "has got no further with its start (engine.rank_join_s)");
+    }
+}
+
+/* On rank 0, while steps may run or none does: asks all whether they are there, and again when all
+ * have said something since. */
+static void ask_all(struct ranks *r)
+{
+    double s = (double)(clock_ns() - r->asked_ns) * 1e-9;
+    struct err err = {""};
+    for (int32_t i = 1; r->asked_ns && i < r->options.place.world; i++)
+        if (r->peer[i].heard_ns < r->asked_ns) {
+            if (s > r->options.step_timeout_s)
+                lose_silent(r, i, r->options.step_timeout_s,
+                            "does not answer (engine.rank_step_s)");
+            return;
+        }
+    if (s < r->options.step_timeout_s / 2)
+        return;
+    r->asked_ns = clock_ns();
+    if (ranks_tell_all(r, LINK_PING, NULL, 0, &err))
+        ranks_lose(r, err.msg);
+}
+
+static int64_t clock_of(clockid_t id)
+{
+    struct timespec t = {0};
+    clock_gettime(id, &t);
+    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+/* On another rank that starts: says so to rank 0, if its other threads have done something since
+ * it last did. Only what goes out at once is sent, so that it is never half a message. */
+static void say_alive(struct ranks *r)
+{
+    int64_t now = clock_ns(), each = (int64_t)(r->options.join_timeout_s * 1e9) / 4;
+    int64_t worked = clock_of(CLOCK_PROCESS_CPUTIME_ID) - clock_of(CLOCK_THREAD_CPUTIME_ID);
+    struct pollfd p = {r->peer[0].fd, POLLOUT, 0};
+    if (atomic_load(&r->began) || worked - r->told_work_ns < WORK_NS ||
+        now - r->told_ns < (each < ALIVE_NS ? each : ALIVE_NS) || poll(&p, 1, 0) <= 0)
+        return;
+    r->told_work_ns = worked;
+    r->told_ns = now;
+    ranks_tell_first(r, LINK_ALIVE, NULL, 0, NULL);
+}
+
+/* ---- steps ---------------------------------------------------------------------------------- */
+
+/* Ends the process if a step does not return although the collective was aborted: it is stuck in
+ * the device or its library. */
+static void end_if_stuck(struct ranks *r)
+{
+    if (!atomic_load(&r->lost) || !atomic_load(&r->busy) ||
+        clock_ns() - atomic_load(&r->lost_ns) < GRACE_S * INT64_C(1000000000))
+        return;
+    log_error("ranks", "%s, and this rank does not come back: its process ends", r->why);
+    if (r->id_made)
+        r->ops->ranks->made(r->id);
+    fflush(NULL);
+    _exit(RANKS_EXIT_LOST);
+}
+
+static void look_at_step(struct ranks *r)
+{
+    int64_t began = atomic_load(&r->step_ns);
+    double took = began ? (double)(clock_ns() - began) * 1e-9 : 0;
+    struct collective *c = atomic_load(&r->collective);
+    const char *broken = c ? c->ops->broken(c) : NULL;
+    char why[120];
+    if (broken)
+        ranks_lose(r, broken);
+    if (took > r->options.step_timeout_s) {
+        snprintf(why, sizeof why, "a step did not end within %.1f s", r->options.step_timeout_s);
+        ranks_lose(r, why);
+    }
+    end_if_stuck(r);
+}
+
+/* On other ranks: notices that rank 0 has closed the connection while this rank is busy in a step
+ * and does not read. The last message of rank 0, which says why, is read when the step ends, so the
+ * rank is given a second for that. */
+static void look_at_leader(struct ranks *r, int *looks)
+{
+    struct pollfd p = {r->peer[0].fd, POLLRDHUP, 0};
+    usleep(WATCH_MS * 1000);
+    bool gone = poll(&p, 1, 0) > 0 && atomic_load(&r->busy);
+    *looks = gone ? *looks + 1 : 0;
+    if (*looks > 1000 / WATCH_MS)
+        ranks_lose(r, "rank 0 is gone");
+}
+
+static void look_at_silence(struct ranks *r)
+{
+    if (ranks_lost(r))
+        return;
+    if (atomic_load(&r->began))
+        ask_all(r);
+    else
+        look_at_starters(r);
+}
+
+static void *watch(void *arg)
+{
+    struct ranks *r = arg;
+    int looks = 0;
+    pthread_setname_np(pthread_self(), "whet-ranks");
+    while (!atomic_load(&r->stop)) {
+        if (r->options.place.rank == 0) {
+            listen_to_all(r);
+            look_at_silence(r);
+        } else {
+            look_at_leader(r, &looks);
+            say_alive(r);
+        }
+        look_at_step(r);
+    }
+    return NULL;
+}
+
+int ranks_watch(struct ranks *r, struct err *err)
+{
+    for (int32_t i = 0; i < r->options.place.world; i++)
+        r->peer[i].heard_ns = clock_ns();
+    if (pthread_create(&r->watcher, NULL, watch, r))
+        return err_set(err, "no thread to watch the ranks");
+    r->watching = true;
+    return 0;
+}

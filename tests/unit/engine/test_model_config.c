@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_model_config.c - what the small files of a directory leave out or say in an odd way is read
+ * as transformers reads it, and tensors that nobody needs do no harm. */
+#include "tests/unit/engine/model_world.h"
+
+/* What transformers' configuration classes say of a window that is absent, and of one that is null.
+ */
+static void a_window_that_is_left_out_is_what_the_class_says(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *golden, *arch, *window, *use, *first, *layers;
+        int32_t context;
+    } rows[] = {
+        {"tiny-llama", "Mistral", NULL, NULL, NULL, NULL, 4096},
+        {"tiny-llama", "Mistral", "null", NULL, NULL, NULL, 32768},
+        {"tiny-llama", "Mistral", "100", NULL, "28", NULL, 100},
+        {"tiny-llama", "Mistral", "100", NULL, NULL, "[\"full_attention\"]", 100},
+        {"tiny-llama", "Llama", NULL, NULL, NULL, NULL, 32768},
+        {"tiny-qwen2", "Qwen2", NULL, NULL, NULL, NULL, 32768},
+        {"tiny-qwen2", "Qwen2", NULL, "true", "0", NULL, 4096},
+        {"tiny-qwen2", "Qwen2", "100", "true", "1", NULL, 100},
+        {"tiny-qwen2", "Qwen2", "100", "true", "2", NULL, 32768}, /* it has two layers */
+        {"tiny-qwen3", "Qwen3", NULL, "false", "0", NULL, 32768},
+        {"tiny-qwen3", "Qwen3", NULL, "true", "0", NULL, 4096},
+        {"tiny-qwen3", "Qwen3", NULL, "true", NULL, NULL, 32768}, /* from layer 28 on */
+        {"tiny-qwen3", "Qwen3", "null", "true", "0", NULL, 32768},
+        {"tiny-qwen3", "Qwen3", "100", "true", "0", "[\"full_attention\",\"full_attention\"]",
+         32768},
+        {"tiny-qwen3", "Qwen3", NULL, "true", "28", "[\"full_attention\",\"sliding_attention\"]",
+         4096},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *folder = copy_folder(rows[i].golden);
+        struct err err = {0};
+        char *arch = xasprintf("[\"%sForCausalLM\"]", rows[i].arch);
+        edit(folder, "config.json", "architectures", arch);
+        edit(folder, "config.json", "max_position_embeddings", "32768");
+        edit(folder, "config.json", "layer_types", rows[i].layers);
+        edit(folder, "config.json", "max_window_layers", rows[i].first);
+        edit(folder, "config.json", "sliding_window", rows[i].window);
+        edit(folder, "config.json", "use_sliding_window", rows[i].use);
+        struct model *m = model_open(folder, true, NULL, NULL, &err);
+        if (!m || m->shape.max_context != rows[i].context)
+            fail_msg("row %zu: context %d %s", i, m ? m->shape.max_context : 0, err.msg);
+        model_close(m);
+        free(arch);
+        remove_folder(folder);
+    }
+}
+
+static void rope_scaling_counts_before_rope_parameters(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *scaling, *theta, *message; /* message NULL: the model opens */
+        float base;
+    } rows[] = {
+        {"{\"rope_type\":\"yarn\",\"factor\":4}", NULL, "'rope_scaling': type 'yarn'", 0},
+        {"{\"rope_type\":\"default\"}", "5e5", NULL, 5e5F},
+        {"{\"rope_type\":\"default\",\"rope_theta\":3e4}", "5e5", NULL, 3e4F},
+        {"{}", "5e5", NULL, 2e4F},
+        {"null", "5e5", NULL, 2e4F},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *folder = copy_folder("tiny-llama");
+        struct err err = {0};
+        edit(folder, "config.json", "rope_parameters",
+             "{\"rope_type\":\"default\",\"rope_theta\":2e4}");
+        edit(folder, "config.json", "rope_scaling", rows[i].scaling);
+        edit(folder, "config.json", "rope_theta", rows[i].theta);
+        struct model *m = model_open(folder, true, NULL, NULL, &err);
+        if (rows[i].message ? m || !strstr(err.msg, rows[i].message) : !m)
+            fail_msg("row %zu: %s", i, m ? "a model" : err.msg);
+        if (m && m->shape.rope_base != rows[i].base)
+            fail_msg("row %zu: base %g", i, (double)m->shape.rope_base);
+        model_close(m);
+        remove_folder(folder);
+    }
+}
+
+/* The files have two, so that the tensor at fault tells what was expected. */
+static void kv_heads_that_are_null_are_all_heads(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *golden, *arch, *kv_heads, *message;
+    } rows[] = {
+        {"tiny-llama", "[\"LlamaForCausalLM\"]", "null", "[32, 64]; expected [64, 64]"},
+        {"tiny-llama", "[\"MistralForCausalLM\"]", "null", "[32, 64]; expected [64, 64]"},
+        {"tiny-llama", "[\"MistralForCausalLM\"]", NULL, "4 attention heads do not divide by 8"},
+        {"tiny-qwen3", "[\"Qwen3ForCausalLM\"]", "null", "[64, 64]; expected [128, 64]"},
+        {"tiny-qwen3", "[\"Qwen3ForCausalLM\"]", NULL, "4 attention heads do not divide by 32"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *folder = copy_folder(rows[i].golden);
+        edit(folder, "config.json", "architectures", rows[i].arch);
+        edit(folder, "config.json", "num_key_value_heads", rows[i].kv_heads);
+        assert_refused(folder, rows[i].arch, rows[i].message);
+        remove_folder(folder);
+    }
+}
+
+/* Adds a tensor of 8 or no bytes behind the last of tiny-qwen3's. */
+static void add_tensor(const char *folder, const char *name, const char *dtype, const char *shape,
+                       uint64_t bytes)
+{
+    size_t n;
+    uint64_t header, data;
+    uint8_t *file = golden_bytes("tiny-qwen3/model.safetensors", &n);
+    char *path = xasprintf("%s/model.safetensors", folder);
+
+    memcpy(&header, file, 8);
+    data = n - 8 - header;
+    char *entry = xasprintf("{\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%d,%d]},",
+                            name, dtype, shape, (int)data, (int)(data + bytes));
+    uint64_t more = (strlen(entry) + 6) / 8 * 8, length = header + more;
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fwrite(&length, 8, 1, f);
+    fprintf(f, "%-*s", (int)more + 1, entry); /* instead of the brace */
+    fwrite(file + 9, 1, n - 9, f);
+    fwrite("\0\0\0\0\0\0\0\0", 1, bytes, f);
+    fclose(f);
+    free(entry);
+    free(path);
+    free(file);
+}
+
+static void tensors_that_nobody_needs_may_be_of_any_kind(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *dtype, *shape;
+        uint64_t bytes;
+        const char *message; /* NULL: the model opens */
+    } rows[] = {
+        {"model.layers.0.self_attn.rotary_emb.inv_freq", "F64", "[1]", 8, NULL},
+        {"model.layers.0.extra", "F32", "[0]", 0, NULL},
+        {"model.layers.0.extra", "F64", "[4,0]", 0, NULL},
+        {"model.layers.0.extra", "F64", "[1]", 8, "'model.layers.0.extra' is no part of"},
+        {"model.layers.0.extra", "F32", "[2]", 8, "'model.layers.0.extra' is no part of"},
+        {"model.layers.0.self_attn.q_proj.bias", "F64", "[1]", 8, "dtype F64 is not supported"},
+        {"model.layers.0.self_attn.q_proj.bias", "F32", "[0]", 0, "expected a vector of 128"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *folder = copy_folder("tiny-qwen3");
+        struct err err = {0};
+        add_tensor(folder, rows[i].name, rows[i].dtype, rows[i].shape, rows[i].bytes);
+        struct model *m = model_open(folder, true, NULL, NULL, &err);
+        if (rows[i].message ? m || !strstr(err.msg, rows[i].message) : !m)
+            fail_msg("row %zu: expected '%s', got '%s'", i,
+                     rows[i].message ? rows[i].message : "a model", m ? "a model" : err.msg);
+        model_close(m);
+        remove_folder(folder);
+    }
+}
+
+/* 65 and 66 are letters, so that nothing else makes ends of them; 319 is a row of the model that
+ * the vocabulary has no token for. */
+static void ends_are_those_of_generation_config_or_else_of_config(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *generation, *config;
+        bool ends[2]; /* 65, 66 */
+    } rows[] = {
+        {"{\"eos_token_id\":65}", "[66]", {true, false}},
+        {"{\"eos_token_id\":[319,66]}", "[65]", {false, true}},
+        {"{}", "[65,66]", {false, false}},
+        {NULL, "[65,66]", {true, true}},
+        {NULL, "66", {false, true}},
+        {NULL, "null", {false, false}},
+        {NULL, NULL, {false, false}},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *folder = copy_folder("tiny-qwen3");
+        struct err err = {0};
+        replace(folder, "generation_config.json", rows[i].generation);
+        edit(folder, "config.json", "eos_token_id", rows[i].config);
+        struct model *m = model_open(folder, true, NULL, NULL, &err);
+        if (!m)
+            fail_msg("row %zu: %s", i, err.msg);
+        assert_true(tokenizer_vocab(m->tokenizer) <= 319);
+        for (int32_t k = 0; k < 2; k++)
+            if (tokenizer_is_stop(m->tokenizer, 65 + k) != rows[i].ends[k])
+                fail_msg("row %zu: %d", i, 65 + k);
+        model_close(m);
+        remove_folder(folder);
+    }
+    char *folder = copy_folder("tiny-qwen3");
+    replace(folder, "generation_config.json", NULL);
+    edit(folder, "config.json", "eos_token_id", "[65,-1]");
+    assert_refused(folder, "config.json", "config.json: eos_token_id is no id");
+    remove_folder(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_window_that_is_left_out_is_what_the_class_says),
+        cmocka_unit_test(rope_scaling_counts_before_rope_parameters),
+        cmocka_unit_test(kv_heads_that_are_null_are_all_heads),
+        cmocka_unit_test(tensors_that_nobody_needs_may_be_of_any_kind),
+        cmocka_unit_test(ends_are_those_of_generation_config_or_else_of_config),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
