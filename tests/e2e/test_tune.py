@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -212,6 +213,24 @@ def test_a_table_of_something_else_is_not_gone_on_with(tmp_path):
             table.write_text(text)
             done = tune(mode, "--table", str(table))
             assert done.returncode == 1 and "no measured point" in done.stderr, (mode, done.stderr)
+
+
+@pytest.mark.skipif(" fma " not in Path("/proc/cpuinfo").read_text(), reason="an x86 with FMA can do without")
+def test_a_processor_without_fused_multiply_adds_is_another_device(tmp_path):
+    """Its eager kernels have other bits: what was found on one is not taken for the other's."""
+    table = tmp_path / "table.json"
+    command = [BINARY, "tune", "--measure", "--build-only", "--table", str(table), "--model", "random:tiny",
+               "--slot", "mlp_out/m1", "--points", "6", "--store", str(tmp_path / "store.db"),
+               "--engine-backend", "cpu", "--engine-threads", "1", "--seconds", "0.1"]
+
+    def measure(**env):
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE,
+                              env={**{k: v for k, v in os.environ.items() if k != "WHET_ISA"}, **env})
+
+    assert measure(WHET_ISA="portable").returncode == 0
+    assert json.loads(table.read_text())["device"].endswith(", 1 thread, no FMA")
+    done = measure()
+    assert done.returncode == 1 and ', no FMA", and this is "' in done.stderr, done.stderr
 
 
 @pytest.mark.once
