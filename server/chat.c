@@ -19,7 +19,6 @@
 enum {
     STEPS_BASE = 4 << 20,
     STEPS_PER_MESSAGE = 4096,
-    BYTES_PER_STEP = 4,
     MEMORY_BASE = 16 << 20,
     MEMORY_PER_MESSAGE = 64 << 10,
     MEMORY_PER_BYTE = 32,
@@ -126,8 +125,7 @@ static struct jinja_limits limits_for(const struct chat_message *message, size_t
         if (o->variable[i].value.type == JINJA_STR)
             bytes += o->variable[i].value.u.s.n;
     return (struct jinja_limits){
-        .steps = o->steps ? o->steps
-                          : STEPS_BASE + messages * STEPS_PER_MESSAGE + bytes / BYTES_PER_STEP,
+        .steps = o->steps ? o->steps : STEPS_BASE + messages * STEPS_PER_MESSAGE + bytes,
         .memory = MEMORY_BASE + messages * MEMORY_PER_MESSAGE + bytes * MEMORY_PER_BYTE,
         .output = OUTPUT_BASE + messages * OUTPUT_PER_MESSAGE + bytes * OUTPUT_PER_BYTE,
         .cancel = o->cancel,

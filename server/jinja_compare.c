@@ -4,14 +4,6 @@
 
 #include "server/jinja_run.h"
 
-/* Values may hold values, as deep as a program nests them: dict in dict in dict. */
-static void deeper(struct jinja_run *r)
-{
-    if (++r->depth > JINJA_CALLS_MAX)
-        jinja_leave(&r->m, JINJA_LIMIT, "line %d: values or calls are nested more than %d deep",
-                    r->m.line, JINJA_CALLS_MAX);
-}
-
 static bool equal_lists(struct jinja_run *r, const struct jinja_list *a, const struct jinja_list *b)
 {
     if (a->n != b->n)
@@ -76,7 +68,7 @@ bool jinja_equal(struct jinja_run *r, struct jinja_value a, struct jinja_value b
         return x == y;
     if (a.type != b.type)
         return false;
-    deeper(r);
+    jinja_deeper(r);
     bool equal = equal_types(r, a, b);
     r->depth--;
     return equal;
@@ -114,7 +106,7 @@ int jinja_order(struct jinja_run *r, struct jinja_value a, struct jinja_value b,
     if (a.type != b.type || (a.type != JINJA_LIST && a.type != JINJA_TUPLE))
         jinja_fail(&r->m, "'%s' not supported between instances of '%s' and '%s'", op,
                    jinja_type_name(a.type), jinja_type_name(b.type));
-    deeper(r);
+    jinja_deeper(r);
     int order = order_lists(r, a.u.list, b.u.list, op);
     r->depth--;
     return order;

@@ -15,6 +15,14 @@ void jinja_step(struct jinja_run *r, size_t bytes)
         jinja_leave(&r->m, JINJA_CANCELLED, "the client left");
 }
 
+void jinja_deeper(struct jinja_run *r)
+{
+    jinja_step(r, 0);
+    if (++r->depth > JINJA_CALLS_MAX)
+        jinja_leave(&r->m, JINJA_LIMIT, "line %d: values or calls are nested more than %d deep",
+                    r->m.line, JINJA_CALLS_MAX);
+}
+
 /* ---- arguments ----------------------------------------------------------------------------- */
 
 static void add_named(struct jinja_run *r, struct jinja_args *a, size_t room, const char *name,
@@ -72,7 +80,7 @@ struct jinja_args jinja_arguments(struct jinja_run *r, const struct jinja_args_n
 
 static struct jinja_value eval_name(struct jinja_run *r, const struct jinja_node *n)
 {
-    struct jinja_value *v = jinja_find(r->scope, n->name);
+    struct jinja_value *v = jinja_find(r, r->scope, n->name);
     return v ? *v : jinja_undefined(LACK_VARIABLE, n->name, strlen(n->name), 0);
 }
 
@@ -249,11 +257,8 @@ static struct jinja_value eval_kind(struct jinja_run *r, const struct jinja_node
 
 struct jinja_value jinja_eval(struct jinja_run *r, const struct jinja_node *n)
 {
-    jinja_step(r, 0);
     r->m.line = n->line;
-    if (++r->depth > JINJA_CALLS_MAX)
-        jinja_leave(&r->m, JINJA_LIMIT, "line %d: values or calls are nested more than %d deep",
-                    n->line, JINJA_CALLS_MAX);
+    jinja_deeper(r);
     struct jinja_value v = eval_kind(r, n);
     r->depth--;
     return v;

@@ -67,6 +67,8 @@ FILTER(trim)
         jinja_fail(&r->m, "trim: characters must be a string");
     if (some)
         chars = jinja_span(p[0]);
+    if (some && chars.n > 64) /* each character may be compared with all of them */
+        jinja_step(r, s.n * chars.n);
     s = text_strip(s, some ? &chars : NULL, true, true);
     jinja_step(r, (text.u.s.n - s.n) * (some ? chars.n + 1 : 1));
     return jinja_string(s.p, s.n);

@@ -35,6 +35,8 @@ static struct jinja_value strip(struct jinja_run *r, struct jinja_value self,
     struct span chars = {"", 0}, s = jinja_span(self);
     if (given(p[0]))
         chars = string_of(r, p[0], "strip");
+    if (chars.n > 64) /* each character may be compared with all of them */
+        jinja_step(r, s.n * chars.n);
     s = text_strip(s, given(p[0]) ? &chars : NULL, left, right);
     jinja_step(r, (self.u.s.n - s.n) * (chars.n + 1));
     return text_of(s);
@@ -181,6 +183,7 @@ METHOD(rsplit)
     }
     struct span sep = separator(r, p[0]);
     const char *at;
+    jinja_step(r, s.n * sep.n); /* looking from the end compares at each place */
     for (; most-- > 0 && (at = text_find_last(s, sep)); jinja_step(r, 0)) {
         jinja_list_add(r, out, jinja_string(at + sep.n, s.n - (size_t)(at + sep.n - s.p)));
         s.n = (size_t)(at - s.p);
@@ -252,7 +255,7 @@ METHOD(partition_last)
 {
     UNUSED();
     struct span s = jinja_span(self), sep = separator(r, p[0]);
-    jinja_step(r, s.n);
+    jinja_step(r, s.n * sep.n);
     return partition(r, s, text_find_last(s, sep), sep.n, true);
 }
 
@@ -283,7 +286,7 @@ static struct jinja_value found(struct jinja_run *r, struct jinja_value self,
 {
     struct span part = string_of(r, p[0], "find"), s;
     size_t before;
-    jinja_step(r, self.u.s.n);
+    jinja_step(r, self.u.s.n * (last ? part.n + 1 : 1));
     bool inside = part_of(r, self, p, &s, &before);
     const char *at = !inside ? NULL : last ? text_find_last(s, part) : text_find(s, part);
     if (!at && must)

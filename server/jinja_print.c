@@ -46,14 +46,6 @@ static void add_float(struct jinja_run *r, struct jinja_out *out, double d)
     jinja_add_text(&r->m, out, text);
 }
 
-static void deeper(struct jinja_run *r)
-{
-    jinja_step(r, 0);
-    if (++r->depth > JINJA_CALLS_MAX)
-        jinja_leave(&r->m, JINJA_LIMIT, "line %d: values or calls are nested more than %d deep",
-                    r->m.line, JINJA_CALLS_MAX);
-}
-
 /* ---- as Python quotes --------------------------------------------------------------------- */
 
 static void repr_string(struct jinja_run *r, struct jinja_out *out, struct span s)
@@ -134,7 +126,7 @@ static void repr_view(struct jinja_run *r, struct jinja_out *out, struct jinja_v
 
 void jinja_repr(struct jinja_run *r, struct jinja_out *out, struct jinja_value v)
 {
-    deeper(r);
+    jinja_deeper(r);
     switch (v.type) {
     case JINJA_UNDEFINED:
         jinja_add_text(&r->m, out, "Undefined");
@@ -313,7 +305,7 @@ static void json_dict(struct json *j, const struct jinja_dict *dict, int level)
 
 static void json_value(struct json *j, struct jinja_value v, int level)
 {
-    deeper(j->r);
+    jinja_deeper(j->r);
     switch (v.type) {
     case JINJA_NONE:
     case JINJA_BOOL:

@@ -18,23 +18,25 @@ struct jinja_scope *jinja_scope_new(struct jinja_run *r, struct jinja_scope *up)
     return s;
 }
 
-struct jinja_value *jinja_find(struct jinja_scope *s, const char *name)
+struct jinja_value *jinja_find(struct jinja_run *r, struct jinja_scope *s, const char *name)
 {
-    for (; s; s = s->up)
+    for (; s; s = s->up) {
         for (size_t i = 0; i < s->n; i++)
             if (s->binding[i].name == name)
                 return &s->binding[i].v;
+        jinja_step(r, s->n * 4);
+    }
     return NULL;
 }
 
 void jinja_bind(struct jinja_run *r, struct jinja_scope *s, const char *name, struct jinja_value v)
 {
+    jinja_step(r, s->n * 4);
     for (size_t i = 0; i < s->n; i++)
         if (s->binding[i].name == name) {
             s->binding[i].v = v;
             return;
         }
-    jinja_step(r, s->n * 16);
     if (s->n == s->room) {
         size_t room = s->room ? s->room * 2 : 4;
         struct jinja_binding *more = jinja_alloc_items(&r->m, room, sizeof *more);
@@ -49,7 +51,7 @@ void jinja_bind(struct jinja_run *r, struct jinja_scope *s, const char *name, st
 static void assign_attribute(struct jinja_run *r, struct jinja_scope *s,
                              const struct jinja_node *target, struct jinja_value v)
 {
-    struct jinja_value *object = jinja_find(s, target->name);
+    struct jinja_value *object = jinja_find(r, s, target->name);
     if (!object)
         jinja_fail(&r->m, "'%s' is undefined", target->name);
     if (object->type != JINJA_NAMESPACE)
@@ -221,11 +223,8 @@ static enum jinja_flow execute_kind(struct jinja_run *r, const struct jinja_node
 
 enum jinja_flow jinja_execute(struct jinja_run *r, const struct jinja_node *n)
 {
-    jinja_step(r, 0);
     r->m.line = n->line;
-    if (++r->depth > JINJA_CALLS_MAX)
-        jinja_leave(&r->m, JINJA_LIMIT, "line %d: values or calls are nested more than %d deep",
-                    n->line, JINJA_CALLS_MAX);
+    jinja_deeper(r);
     enum jinja_flow flow = execute_kind(r, n);
     r->depth--;
     return flow;

@@ -82,6 +82,9 @@ struct jinja_run {
 
 /* Counts an operation that goes through `bytes`. */
 void jinja_step(struct jinja_run *r, size_t bytes);
+/* Before what may come back to itself: a step and a level of r->depth, which the caller takes off
+ * again. Values may hold values as deep as a program nests them, and macros call macros. */
+void jinja_deeper(struct jinja_run *r);
 
 /* ---- values (jinja_value.c, jinja_compare.c, jinja_print.c) -------------------------------- */
 
@@ -133,7 +136,7 @@ struct jinja_value jinja_slice(struct jinja_run *r, struct jinja_value v,
 struct jinja_value jinja_percent(struct jinja_run *r, struct jinja_value format,
                                  struct jinja_value argument);
 
-struct jinja_value *jinja_find(struct jinja_scope *s, const char *name);
+struct jinja_value *jinja_find(struct jinja_run *r, struct jinja_scope *s, const char *name);
 void jinja_bind(struct jinja_run *r, struct jinja_scope *s, const char *name, struct jinja_value v);
 struct jinja_scope *jinja_scope_new(struct jinja_run *r, struct jinja_scope *up);
 void jinja_assign(struct jinja_run *r, struct jinja_scope *s, const struct jinja_node *target,

@@ -90,23 +90,24 @@ struct jinja_value jinja_dict_new(struct jinja_run *r)
     return (struct jinja_value){.type = JINJA_DICT, .u.dict = dict};
 }
 
-static bool hashable(struct jinja_value key)
+/* Fails where Python has no hash: what can change cannot be a key. */
+static void need_hash(struct jinja_run *r, struct jinja_value key)
 {
-    if (key.type == JINJA_TUPLE) {
-        for (size_t i = 0; i < key.u.list->n; i++)
-            if (!hashable(key.u.list->v[i]))
-                return false;
-        return true;
-    }
-    return key.type != JINJA_LIST && key.type != JINJA_DICT && key.type != JINJA_VIEW;
+    if (key.type == JINJA_LIST || key.type == JINJA_DICT || key.type == JINJA_VIEW)
+        jinja_fail(&r->m, "unhashable type: '%s'", jinja_type_name(key.type));
+    if (key.type != JINJA_TUPLE)
+        return;
+    jinja_deeper(r);
+    for (size_t i = 0; i < key.u.list->n; i++)
+        need_hash(r, key.u.list->v[i]);
+    r->depth--;
 }
 
 struct jinja_value *jinja_dict_find(struct jinja_run *r, struct jinja_value v,
                                     struct jinja_value key)
 {
     struct jinja_dict *dict = v.u.dict;
-    if (!hashable(key))
-        jinja_fail(&r->m, "unhashable type: '%s'", jinja_type_name(key.type));
+    need_hash(r, key);
     jinja_step(r, dict->n * 16);
     for (size_t i = 0; i < dict->n; i++) {
         struct jinja_value *k = &dict->kv[2 * i];

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """/v1/chat/completions with the real model."""
 
+import shutil
+
 import pytest
+
+from conftest import ROOT
 
 QUESTION = "What is the capital of France? Answer in one word."
 
@@ -94,3 +98,68 @@ def test_a_conversation_shares_its_prefix(server):
     first = server.chat(messages)["choices"][0]["message"]
     again = server.chat(messages + [first, {"role": "user", "content": "And ice?"}])
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] >= 32
+
+
+# ---- templates: a small model with one of our own ----
+
+USER = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture
+def with_template(start, tmp_path):
+    """A server of a tiny model whose chat template is the text."""
+    def serve(text):
+        folder = tmp_path / "model"
+        shutil.copytree(ROOT / "tests/golden/tiny-qwen3", folder)
+        (folder / "chat_template.jinja").write_text(text, encoding="utf-8", newline="")
+        return start(model=str(folder))
+    return serve
+
+
+def prompt_tokens(server, messages, **fields):
+    body = {"messages": messages, "max_tokens": 1, **fields}
+    answer = server.post("/v1/chat/completions", body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["usage"]["prompt_tokens"]
+
+
+def test_variables_of_a_request_are_the_templates(with_template):
+    server = with_template("{{ messages[0].content }}{{ 'x' * n }}{% if enable_thinking is false %}yyy{% endif %}"
+                           "{{ word | default('') }}{{ 1 / 0 if n is not integer }}")
+    for n, more, text in ((3, {}, "helloxxx"), (1, {"enable_thinking": False}, "helloxyyy"),
+                          (0, {"word": "thing", "unused": None}, "hellothing")):
+        count = server.post("/tokenize", {"prompt": text}).json()["count"]
+        assert prompt_tokens(server, USER, chat_template_kwargs={"n": n, **more}) == count
+    for kwargs, words in (({"messages": 1}, "chat_template_kwargs.messages"), ({"n": [1]}, "chat_template_kwargs.n"),
+                          ({"enable_thinking": 1}, "must be true or false"), (3, "must be an object"),
+                          ({f"v{i}": i for i in range(65)}, "at most 64"), ({"n": 1.5}, "unsupported operand types")):
+        answer = server.post("/v1/chat/completions", {"messages": USER, "chat_template_kwargs": kwargs})
+        assert answer.status_code == 400
+        assert words in answer.json()["error"]["message"]
+
+
+def test_what_a_template_raises_is_told(with_template):
+    server = with_template("{{ raise_exception('Only ' ~ messages | length ~ ' is too few.') }}")
+    answer = server.post("/v1/chat/completions", {"messages": USER})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "Only 1 is too few."
+    assert answer.json()["error"]["param"] == "messages"
+
+
+def test_a_template_that_is_not_understood_is_told_with_its_line(with_template):
+    server = with_template("{% if true %}\r\n{% include 'x' %}\r\n{% endif %}")
+    answer = server.post("/v1/chat/completions", {"messages": USER})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "no_chat_template"
+    assert "line 2: the tag 'include' is not known" in answer.json()["error"]["message"]
+    assert "line 2: the tag 'include' is not known" in server.text()
+    assert server.post("/v1/completions", {"prompt": "hello", "max_tokens": 1}).status_code == 200
+
+
+def test_a_template_that_takes_too_much_fails_the_request_and_not_the_server(with_template):
+    server = with_template("{% for i in range(100000) %}{% for k in range(100000) %}{% endfor %}{% endfor %}")
+    for _ in range(3):
+        answer = server.post("/v1/chat/completions", {"messages": USER})
+        assert answer.status_code == 400
+        assert "the chat template took more than" in answer.json()["error"]["message"]
+    assert server.get("/health").status_code == 200

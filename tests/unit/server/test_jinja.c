@@ -182,6 +182,27 @@ static void depth_has_a_limit(void **state)
     }
 }
 
+/* Values that hold values, deeper than any stack would take. */
+static void deep_values_have_a_limit(void **state)
+{
+    (void)state;
+    static const char *const uses[] = {"v",          "v == w",    "v < w",
+                                       "{v: 1}",     "v in [w]",  "[v, w] | sort",
+                                       "v | tojson", "{}.get(v)", "[v, w] | unique | list"};
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
+        struct err err = {""};
+        char *text = xasprintf("{%% set ns = namespace(v=(1,), w=(1,)) %%}"
+                               "{%% for i in range(100000) %%}{%% set ns.v = (ns.v,) %%}"
+                               "{%% set ns.w = (ns.w,) %%}{%% endfor %%}"
+                               "{%% set v = ns.v %%}{%% set w = ns.w %%}{{ %s }}",
+                               uses[i]);
+        char *out = render(text, NULL, wide, &err);
+        if (out || !strstr(err.msg, "nested more than"))
+            fail_msg("%s: %s", uses[i], out ? out : err.msg);
+        free(text);
+    }
+}
+
 /* Megabytes in one value: what goes through them once must not do so once for each character. */
 static void long_texts_take_time_by_their_length(void **state)
 {
@@ -270,6 +291,7 @@ int main(void)
         cmocka_unit_test(what_is_not_known_is_named),
         cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(depth_has_a_limit),
+        cmocka_unit_test(deep_values_have_a_limit),
         cmocka_unit_test(long_texts_take_time_by_their_length),
         cmocka_unit_test(growing_texts_take_memory_by_their_length),
         cmocka_unit_test(a_template_has_a_limit_of_parts),
