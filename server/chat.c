@@ -64,7 +64,7 @@ void chat_free(struct chat_template *t)
 
 bool chat_is_slow(const struct chat_template *t)
 {
-    return atomic_load_explicit(&t->slow, memory_order_relaxed);
+    return t && atomic_load_explicit(&t->slow, memory_order_relaxed);
 }
 
 /* ---- what it is given ---------------------------------------------------------------------- */

@@ -25,7 +25,8 @@ struct chat_template;
  * is wrong or not known, and its line. chat_free() when done. */
 struct chat_template *chat_parse(const char *text, struct err *err);
 void chat_free(struct chat_template *t);
-/* Whether a rendering took more than CHAT_STEPS_SHORT steps since the template was parsed. */
+/* Whether a rendering took more than CHAT_STEPS_SHORT steps since the template was parsed; false
+ * for NULL. */
 bool chat_is_slow(const struct chat_template *t);
 
 struct chat_message {

@@ -16,7 +16,6 @@
  * for an answer that went further with the time until its next request.
  */
 #include "server/generation.h"
-#include "server/chat.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +23,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "server/chat.h"
 #include "server/conn.h"
 #include "server/limits.h"
 #include "server/refusal.h"
@@ -319,8 +319,7 @@ void generation_start(struct exchange *x, bool chat)
         respond_fail(x, 503, NULL, "the server is shutting down");
         return;
     }
-    bool slow = chat && s->chat && chat_is_slow(s->chat);
-    bool small = x->req.body.n <= INLINE_BODY_MAX && !slow;
+    bool small = x->req.body.n <= INLINE_BODY_MAX && !(chat && chat_is_slow(s->chat));
     if (!small && lanes_client_works(&s->lanes) >= WORKS_MAX) {
         respond_fail(x, 429, NULL, WORKS_MESSAGE, WORKS_MAX);
         return;
