@@ -8,17 +8,12 @@
 
 #include "config/cgroup.h"
 
-int32_t cores_online(void)
-{
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n > 0 ? (int32_t)n : 1;
-}
-
 int32_t cores_allowed(void)
 {
-    cpu_set_t set;
-    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : cores_online();
-    return n > 0 ? n : 1;
+    cpu_set_t set; /* of 1024 CPUs; a kernel that has more refuses it */
+    long n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
+                                                         : sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (int32_t)n : 1;
 }
 
 static int32_t usable;

@@ -8,7 +8,6 @@
 #include <stdint.h>
 
 /* All at least 1. */
-int32_t cores_online(void);  /* of the machine */
 int32_t cores_allowed(void); /* in the calling thread's affinity mask */
 /* Those when it was first asked, or fewer if the CPU time of this process's cgroups is limited: a
  * quota of 2.5 CPUs is 3. Later pins (pool.h) do not change it. */
