@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/jinja_text.h"
+#include "server/jinja/text.h"
 
 /* What a rendering may take: some for itself, and some for each byte and message given. The text
  * is gone through a few times by the heaviest of published templates (docs/models.md). */

@@ -2,9 +2,10 @@
 /* chat.h - conversations into prompts, by the model's own chat template.
  *
  * A chat template is a Jinja program that comes with the model. It is parsed when the model is
- * loaded and run for every conversation as transformers runs it (server/jinja.h), with the same
- * variables: messages, add_generation_prompt, tools and documents (None), bos_token and eos_token
- * where the model has them, and what the request adds. No tensors, no sockets, any thread.
+ * loaded and run for every conversation as transformers runs it (server/jinja/jinja.h), with the
+ * same variables: messages, add_generation_prompt, tools and documents (None), bos_token and
+ * eos_token where the model has them, and what the request adds. No tensors, no sockets, any
+ * thread.
  */
 #ifndef WHET_SERVER_CHAT_H
 #define WHET_SERVER_CHAT_H
@@ -14,7 +15,7 @@
 #include <stdint.h>
 
 #include "config/err.h"
-#include "server/jinja.h"
+#include "server/jinja/jinja.h"
 
 /* Steps of a rendering (struct jinja_limits) that the event loop may be kept for. */
 enum { CHAT_STEPS_SHORT = 50000 };

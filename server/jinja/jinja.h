@@ -13,8 +13,8 @@
  * A parsed template never changes: any number of threads may render it at once. A rendering
  * belongs to one thread. Strings are UTF-8 (or C0 80 for a NUL character, as server/json.h has it).
  */
-#ifndef WHET_SERVER_JINJA_H
-#define WHET_SERVER_JINJA_H
+#ifndef WHET_SERVER_JINJA_JINJA_H
+#define WHET_SERVER_JINJA_JINJA_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_method_text.c - methods of strings that make other ones, and those that ask what they are
+/* method_text.c - methods of strings that make other ones, and those that ask what they are
  * made of. */
 #include <string.h>
 
 #include "engine/utf8.h"
-#include "server/jinja_run.h"
+#include "server/jinja/run.h"
 
 #define METHOD(name)                                                             \
     static struct jinja_value name(struct jinja_run *r, struct jinja_value self, \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_memory.h - memory and failure of the interpreter (jinja.h).
+/* memory.h - memory and failure of the interpreter (jinja.h).
  *
  * Parsing and rendering take all memory from an arena that is freed as a whole, and leave by one
  * jump when something is wrong: an expression is evaluated twenty calls deep, none of which holds
@@ -11,7 +11,7 @@
 
 #include <setjmp.h>
 
-#include "server/jinja.h"
+#include "server/jinja/jinja.h"
 
 enum { JINJA_ROOMS = 8 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_compare.c - equality, order and membership as Python has them. */
+/* compare.c - equality, order and membership as Python has them. */
 #include <string.h>
 
-#include "server/jinja_run.h"
+#include "server/jinja/run.h"
 
 static bool equal_lists(struct jinja_run *r, const struct jinja_list *a, const struct jinja_list *b)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_print.c - values as text: as Python prints and quotes them, and as JSON the way
+/* print.c - values as text: as Python prints and quotes them, and as JSON the way
  * transformers does. */
 #include <inttypes.h>
 #include <math.h>
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/jinja_run.h"
+#include "server/jinja/run.h"
 
 /* The shortest decimal that is read as the same double, in Python's layout. */
 void jinja_float_text(double d, char text[40])

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_eval.c - expressions into values. */
+/* eval.c - expressions into values. */
 #include <string.h>
 
-#include "server/jinja_run.h"
+#include "server/jinja/run.h"
 
 void jinja_step(struct jinja_run *r, size_t bytes)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_parse.c - statements, and the program as a whole. */
+/* parse.c - statements, and the program as a whole. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/jinja_ast.h"
+#include "server/jinja/ast.h"
 
 enum { PROGRAM_BYTES_MAX = 128 << 20 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_ast.c - names, nodes and tokens: what both parts of the parser are made of. */
-#include "server/jinja_ast.h"
+/* ast.c - names, nodes and tokens: what both parts of the parser are made of. */
+#include "server/jinja/ast.h"
 
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_is.c - tests: what may stand behind `is`, and what select and the like are told. */
+/* is.c - tests: what may stand behind `is`, and what select and the like are told. */
 #include <string.h>
 
-#include "server/jinja_run.h"
+#include "server/jinja/run.h"
 
 enum test {
     IS_DEFINED,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_parse_expression.c - values: literals, names, signs, and what stands behind a value:
+/* parse_expression.c - values: literals, names, signs, and what stands behind a value:
  * attributes, items, calls, filters and tests. Operators between values are in
- * jinja_parse_operator.c. */
+ * parse_operator.c. */
 #include <string.h>
 
-#include "server/jinja_ast.h"
+#include "server/jinja/ast.h"
 
 /* ---- literals and names -------------------------------------------------------------------- */
 

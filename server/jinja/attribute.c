@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_attribute.c - what stands behind a value: `.name`, `[key]` and `[a:b:c]`.
+/* attribute.c - what stands behind a value: `.name`, `[key]` and `[a:b:c]`.
  *
  * As in Jinja, `.name` is an attribute (here: a method) before it is a key, `[key]` the other way
  * round, and what is not there is undefined and no error. A slice of what has none is an error.
  */
 #include <string.h>
 
-#include "server/jinja_run.h"
+#include "server/jinja/run.h"
 
 static struct jinja_value lacking(struct jinja_value v, const char *name, size_t n)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_run.h - a rendering while it runs: its values, scopes, and what its parts call each other
+/* run.h - a rendering while it runs: its values, scopes, and what its parts call each other
  * for (jinja.h).
  *
  * Every function may leave by jinja_fail(). What goes through texts or lists counts steps for
@@ -8,8 +8,8 @@
 #ifndef WHET_SERVER_JINJA_RUN_H
 #define WHET_SERVER_JINJA_RUN_H
 
-#include "server/jinja_ast.h"
-#include "server/jinja_text.h"
+#include "server/jinja/ast.h"
+#include "server/jinja/text.h"
 
 struct jinja_list {
     struct jinja_value *v;
@@ -86,7 +86,7 @@ void jinja_step(struct jinja_run *r, size_t bytes);
  * again. Values may hold values as deep as a program nests them, and macros call macros. */
 void jinja_deeper(struct jinja_run *r);
 
-/* ---- values (jinja_value.c, jinja_compare.c, jinja_print.c) -------------------------------- */
+/* ---- values (value.c, compare.c, print.c) -------------------------------- */
 
 struct jinja_value jinja_undefined(enum jinja_lack why, const char *name, size_t n, uint8_t of);
 struct jinja_value jinja_values(struct jinja_run *r, enum jinja_type type, size_t room);

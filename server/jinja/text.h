@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_text.h - what Python knows of characters and strings, on UTF-8 (jinja.h).
+/* text.h - what Python knows of characters and strings, on UTF-8 (jinja.h).
  *
  * Positions and lengths that a template sees count characters; inside, everything is bytes. Pure.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_text.c - characters and strings as Python has them. */
-#include "server/jinja_text.h"
+/* text.c - characters and strings as Python has them. */
+#include "server/jinja/text.h"
 
 #include <string.h>
 #include <utf8proc.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_loop.c - for loops, and what `loop` tells inside of them.
+/* loop.c - for loops, and what `loop` tells inside of them.
  *
  * The filter of a loop (`for x in y if ...`) is asked when an item is needed, not before: the body
  * may have changed a namespace that it looks at. `loop.last` needs one item more, `loop.length`
@@ -7,7 +7,7 @@
  */
 #include <string.h>
 
-#include "server/jinja_run.h"
+#include "server/jinja/run.h"
 
 static bool passes(struct jinja_run *r, struct jinja_loop *loop, struct jinja_value item)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Expected texts: jinja2 in the environment of transformers (scripts/make-golden-jinja). Where it
  * fails, so does whet; how is in the tables below. */
-#include "server/jinja.h"
+#include "server/jinja/jinja.h"
 
 #include "tests/unit/unit.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_parse_operator.c - operators, by recursive descent in Jinja's own order of precedence:
+/* parse_operator.c - operators, by recursive descent in Jinja's own order of precedence:
  * if/else, or, and, not, comparisons, + and -, ~, * / // %, **, signs. */
 #include <string.h>
 
-#include "server/jinja_ast.h"
+#include "server/jinja/ast.h"
 
 struct sign {
     const char *text;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_ast.h - tokens of a template, and the tree that is made of them (jinja.h).
+/* ast.h - tokens of a template, and the tree that is made of them (jinja.h).
  *
- * jinja_lex.c cuts the text into tokens; jinja_parse.c (statements), jinja_parse_operator.c and
- * jinja_parse_expression.c make nodes of them. Everything is in the program's arena, and names are
+ * lex.c cuts the text into tokens; parse.c (statements), parse_operator.c and
+ * parse_expression.c make nodes of them. Everything is in the program's arena, and names are
  * interned: two equal ones have the same address.
  */
 #ifndef WHET_SERVER_JINJA_AST_H
 #define WHET_SERVER_JINJA_AST_H
 
-#include "server/jinja_memory.h"
+#include "server/jinja/memory.h"
 
 enum jinja_token_type {
     TOKEN_END,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_operator.c - arithmetic as Python has it, on 64-bit integers: what would not fit is an
+/* operator.c - arithmetic as Python has it, on 64-bit integers: what would not fit is an
  * error, where Python goes on with longer ones. */
 #include <math.h>
 #include <string.h>
 
-#include "server/jinja_run.h"
+#include "server/jinja/run.h"
 
 static const char *const signs[] = {"+", "-", "*", "/", "//", "%", "**"};
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_lex.c - a template's text into tokens.
+/* lex.c - a template's text into tokens.
  *
  * Outside of tags the text is data, with what trim_blocks, lstrip_blocks and the signs in tags
  * (`-`, `+`) take from it already gone. Newlines are '\n' and one at the end is gone before this
- * (jinja_parse.c).
+ * (parse.c).
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/utf8.h"
-#include "server/jinja_ast.h"
-#include "server/jinja_text.h"
+#include "server/jinja/ast.h"
+#include "server/jinja/text.h"
 
 struct lexer {
     struct jinja_memory *m;

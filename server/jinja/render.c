@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_render.c - statements, scopes, and a rendering as a whole.
+/* render.c - statements, scopes, and a rendering as a whole.
  *
  * Scopes are Jinja's: what a for loop, a macro, a `with` or a block of set, call, filter or
  * generation sets is gone behind it; `if` has no scope of its own.
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/jinja_run.h"
+#include "server/jinja/run.h"
 
 /* ---- scopes -------------------------------------------------------------------------------- */
 

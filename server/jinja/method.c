@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_method.c - methods by the type of their object; those of dicts and lists.
+/* method.c - methods by the type of their object; those of dicts and lists.
  *
  * The sandbox forbids methods that change their object. Python has more methods than are here: one
  * that it has and this file lacks is an error when it is called, so that it is never taken for a
@@ -7,7 +7,7 @@
  */
 #include <string.h>
 
-#include "server/jinja_run.h"
+#include "server/jinja/run.h"
 
 #define METHOD(name)                                                             \
     static struct jinja_value name(struct jinja_run *r, struct jinja_value self, \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_value.c - making values, and what holds of all of them: truth, length, iteration. */
+/* value.c - making values, and what holds of all of them: truth, length, iteration. */
 #include <string.h>
 
-#include "server/jinja_run.h"
+#include "server/jinja/run.h"
 
 struct jinja_value jinja_string(const char *s, size_t n)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_filter_order.c - filters that compare items with each other: sort, dictsort, unique, min
+/* filter_order.c - filters that compare items with each other: sort, dictsort, unique, min
  * and max. Strings are compared in lower case unless the program asks for their case. */
 #include <string.h>
 
-#include "server/jinja_run.h"
+#include "server/jinja/run.h"
 
 #define FILTER(name)                                                          \
     static struct jinja_value name(struct jinja_run *r, struct jinja_value v, \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_method_string.c - methods of strings that look for something or take strings apart. */
+/* method_string.c - methods of strings that look for something or take strings apart. */
 #include <string.h>
 
-#include "server/jinja_run.h"
+#include "server/jinja/run.h"
 
 #define METHOD(name)                                                             \
     static struct jinja_value name(struct jinja_run *r, struct jinja_value self, \

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_filter_list.c - filters that go through lists: what passes, what each becomes, sums.
+/* filter_list.c - filters that go through lists: what passes, what each becomes, sums.
  *
  * Jinja's map, select and the like are generators. Here they are computed at once and can be read
  * once, which a program cannot tell from it but by an error in an item that nobody reads.
  */
 #include <string.h>
 
-#include "server/jinja_run.h"
+#include "server/jinja/run.h"
 
 #define FILTER(name)                                                          \
     static struct jinja_value name(struct jinja_run *r, struct jinja_value v, \

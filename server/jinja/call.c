@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_call.c - calls: macros, the functions that every template has, and methods. */
+/* call.c - calls: macros, the functions that every template has, and methods. */
 #include <stdio.h>
 #include <string.h>
 
-#include "server/jinja_run.h"
+#include "server/jinja/run.h"
 
 enum function { RANGE, DICT, NAMESPACE, RAISE, STRFTIME, LIPSUM, CYCLER, JOINER, FUNCTIONS };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_memory.c - the arena, and the one way out when something is wrong. */
-#include "server/jinja_memory.h"
+/* memory.c - the arena, and the one way out when something is wrong. */
+#include "server/jinja/memory.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_filter.c - filters by name, and those of texts and single values. */
+/* filter.c - filters by name, and those of texts and single values. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-#include "server/jinja_run.h"
+#include "server/jinja/run.h"
 
 static const struct jinja_filter_row *const tables[] = {jinja_text_filters, jinja_list_filters,
                                                         jinja_order_filters};

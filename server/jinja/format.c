@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jinja_format.c - `format % values` and str.format(). */
+/* format.c - `format % values` and str.format(). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "server/jinja_run.h"
+#include "server/jinja/run.h"
 
 /* ---- % ------------------------------------------------------------------------------------- */
 
