@@ -91,13 +91,16 @@ static void start_engine(char *path)
     engine = start_ready(&c);
 }
 
-/* Compiles the defaults of the narrow o/down template for slots of `m` tokens. */
+/* Compiles the defaults of the narrow o/down template for slots of `m` tokens, with the instruction
+ * set that has the bits of this processor's eager kernels. */
 static char *build_object(const struct stage_env *env, const char *dir, int m)
 {
     const struct template *t = template_find("mlp_out");
     struct facts f;
     facts_fill(&f, env->model, REGION_MLP_OUT, m, NUMERICS_BIT_EQUAL);
     struct point p = template_defaults(t);
+    if (f.HAS_AVX2)
+        p.value[template_knob(t, "ISA")] = 1;
     const char *why = template_illegal(t, &p, &f);
     if (why)
         fail_msg("the defaults are illegal: %s", why);
