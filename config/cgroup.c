@@ -162,10 +162,12 @@ static const char *beyond(const char *path, const char *beginning)
 
 static bool has_word(const char *list, const char *word)
 {
-    for (size_t n = strlen(word); list; list = strchr(list, ','), list += list ? 1 : 0)
-        if (strncmp(list, word, n) == 0 && (!list[n] || list[n] == ','))
-            return true;
-    return false;
+    size_t n = strlen(word);
+    while (list && !(strncmp(list, word, n) == 0 && (!list[n] || list[n] == ','))) {
+        list = strchr(list, ',');
+        list = list ? list + 1 : NULL;
+    }
+    return list;
 }
 
 /* Spaces and such are three octal digits there. */

@@ -339,6 +339,8 @@ def test_a_step_fits_and_a_large_fleet_stays_small(browser, start, tmp_path, wid
     """Lists of hundreds, as the answer has them: the newest of each."""
     s = start("--specializer-enabled=true", "--specializer-paused=true")
     s.complete("Once upon a time", max_tokens=20)
+    browser.command("Page.navigate", url="about:blank")  # the page before may miss its server, which is gone
+    browser.wait("location.href === 'about:blank'")
     browser.errors.clear()
     browser.resize(width, 844)
     browser.open(s.url + "/dashboard")
