@@ -14,8 +14,10 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "config/safe_path.h"
 #include "engine/tuning.h"
 #include "specializer/build/build.h"
+#include "specializer/build/sources.h"
 #include "specializer/search/space.h"
 #include "specializer/swap.h"
 #include "tests/unit/engine/real_engine.h"
@@ -170,7 +172,8 @@ static void texts_survive_swaps_under_load(void **state)
     assert_int_equal(compiler_find(&config, &compiler, &err), 0);
     assert_non_null(mkdtemp(dir));
     char *path = xasprintf("%s/tests/golden/tiny-llama.gguf", root);
-    char *kernels = xasprintf("%s/kernels", root);
+    char *kernels = xasprintf("%s/kernels", dir); /* compilers leave headers beside the sources */
+    assert_int_equal(kernel_sources_write(kernels, &err), 0);
     start_engine(path);
     struct stage_env env = {.config = &config,
                             .compiler = &compiler,
@@ -206,11 +209,9 @@ static void texts_survive_swaps_under_load(void **state)
     struct slot *s = dispatch_slot(engine_dispatch(engine), REGION_MLP_OUT, 0, 1, 0);
     assert_ptr_equal(atomic_load(&s->kernel), s->eager);
     engine_stop(engine);
-    for (int i = 0; i < MS; i++) {
-        unlink(object[i]);
+    for (int i = 0; i < MS; i++)
         free(object[i]);
-    }
-    rmdir(dir);
+    safe_folder_remove(dir);
     free(path);
     free(kernels);
     config_free(&config);
