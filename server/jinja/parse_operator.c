@@ -110,28 +110,28 @@ static struct jinja_node *negation(struct jinja_parser *p)
     return n;
 }
 
-static struct jinja_node *conjunction(struct jinja_parser *p)
+/* `next` and whatever is joined to it by the word, from left to right. */
+static struct jinja_node *joined(struct jinja_parser *p, const char *word, enum jinja_kind kind,
+                                 struct jinja_node *(*next)(struct jinja_parser *p))
 {
-    struct jinja_node *n = negation(p), *all;
-    while (jinja_skip_name(p, "and")) {
-        all = jinja_node_new(p, NODE_AND, n->line);
+    struct jinja_node *n = next(p), *all;
+    while (jinja_skip_name(p, word)) {
+        all = jinja_node_new(p, kind, n->line);
         jinja_node_add(p, all, n);
-        jinja_node_add(p, all, negation(p));
+        jinja_node_add(p, all, next(p));
         n = all;
     }
     return n;
 }
 
+static struct jinja_node *conjunction(struct jinja_parser *p)
+{
+    return joined(p, "and", NODE_AND, negation);
+}
+
 static struct jinja_node *disjunction(struct jinja_parser *p)
 {
-    struct jinja_node *n = conjunction(p), *all;
-    while (jinja_skip_name(p, "or")) {
-        all = jinja_node_new(p, NODE_OR, n->line);
-        jinja_node_add(p, all, n);
-        jinja_node_add(p, all, conjunction(p));
-        n = all;
-    }
-    return n;
+    return joined(p, "or", NODE_OR, conjunction);
 }
 
 struct jinja_node *jinja_expression(struct jinja_parser *p, bool condition)
