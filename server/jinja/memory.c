@@ -69,6 +69,18 @@ void *jinja_alloc_items(struct jinja_memory *m, size_t n, size_t size)
     return jinja_alloc(m, n * size + 1);
 }
 
+void *jinja_grow(struct jinja_memory *m, void *items, size_t n, size_t *room, size_t size)
+{
+    if (n < *room)
+        return items;
+    size_t twice = *room ? *room * 2 : 4;
+    void *more = jinja_alloc_items(m, twice, size);
+    if (n)
+        memcpy(more, items, n * size);
+    *room = twice;
+    return more;
+}
+
 void jinja_memory_free(struct jinja_memory *m)
 {
     while (m->chunk) {

@@ -36,6 +36,8 @@ struct jinja_memory {
 void *jinja_alloc(struct jinja_memory *m, size_t n);
 /* `n` items of `size` bytes. */
 void *jinja_alloc_items(struct jinja_memory *m, size_t n, size_t size);
+/* Room for at least one more of `n` items: the same, or twice as much with them copied there. */
+void *jinja_grow(struct jinja_memory *m, void *items, size_t n, size_t *room, size_t size);
 void jinja_memory_free(struct jinja_memory *m);
 /* a and b joined. */
 struct jinja_value jinja_join2(struct jinja_memory *m, struct jinja_value a, struct jinja_value b);

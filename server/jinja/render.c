@@ -37,14 +37,7 @@ void jinja_bind(struct jinja_run *r, struct jinja_scope *s, const char *name, st
             s->binding[i].v = v;
             return;
         }
-    if (s->n == s->room) {
-        size_t room = s->room ? s->room * 2 : 4;
-        struct jinja_binding *more = jinja_alloc_items(&r->m, room, sizeof *more);
-        if (s->n)
-            memcpy(more, s->binding, s->n * sizeof *more);
-        s->binding = more;
-        s->room = room;
-    }
+    s->binding = jinja_grow(&r->m, s->binding, s->n, &s->room, sizeof *s->binding);
     s->binding[s->n++] = (struct jinja_binding){name, v};
 }
 

@@ -64,14 +64,7 @@ struct jinja_value jinja_list_new(struct jinja_run *r)
 void jinja_list_add(struct jinja_run *r, struct jinja_value v, struct jinja_value item)
 {
     struct jinja_list *list = v.u.list;
-    if (list->n == list->room) {
-        size_t room = list->room ? list->room * 2 : 8;
-        struct jinja_value *more = jinja_alloc_items(&r->m, room, sizeof *more);
-        if (list->n)
-            memcpy(more, list->v, list->n * sizeof *more);
-        list->v = more;
-        list->room = room;
-    }
+    list->v = jinja_grow(&r->m, list->v, list->n, &list->room, sizeof *list->v);
     list->v[list->n++] = item;
 }
 
@@ -123,14 +116,7 @@ struct jinja_value *jinja_dict_find(struct jinja_run *r, struct jinja_value v,
 static void dict_append(struct jinja_run *r, struct jinja_dict *dict, struct jinja_value key,
                         struct jinja_value v)
 {
-    if (dict->n == dict->room) {
-        size_t room = dict->room ? dict->room * 2 : 4;
-        struct jinja_value *more = jinja_alloc_items(&r->m, room * 2, sizeof *more);
-        if (dict->n)
-            memcpy(more, dict->kv, dict->n * 2 * sizeof *more);
-        dict->kv = more;
-        dict->room = room;
-    }
+    dict->kv = jinja_grow(&r->m, dict->kv, dict->n, &dict->room, 2 * sizeof *dict->kv);
     dict->kv[2 * dict->n] = key;
     dict->kv[2 * dict->n++ + 1] = v;
 }
