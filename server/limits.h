@@ -39,10 +39,11 @@ enum {
     CLIENTS_IDLE = 4096,  /* addresses that are remembered without a request */
 };
 
-#define SWEEP_MS 50      /* granularity of every timeout */
-#define LINGER_S 2.0     /* reading on after the last response so that it is not reset away */
-#define KEEPALIVE_S 15.0 /* silence before a stream gets a comment */
-#define STALL_S 30.0     /* no engine progress for this long: /health says 503 */
-#define RETRY_AFTER_S 1  /* Retry-After of a 429 or 503 that names no other */
+#define SWEEP_MS 50        /* granularity of every timeout */
+#define LINGER_S 2.0       /* reading on after the last response so that it is not reset away */
+#define KEEPALIVE_S 15.0   /* silence before a stream gets a comment */
+#define STALL_S 30.0       /* no engine progress for this long: /health says 503 */
+#define DRAIN_GRACE_S 10.0 /* no step after what runs was cancelled: the process ends */
+#define RETRY_AFTER_S 1    /* Retry-After of a 429 or 503 that names no other */
 
 #endif
