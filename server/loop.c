@@ -160,11 +160,12 @@ static void on_hup(uv_signal_t *h, int signum)
         config_free(&fresh);
         return;
     }
-    if (auth_load(&s->auth, &fresh, &err))
-        log_error("server", "SIGHUP: %s; the old keys stay", err.msg);
-    else
+    if (auth_load(&s->auth, &fresh, &err)) {
+        log_error("server", "SIGHUP: %s; nothing changed", err.msg);
+    } else {
         log_info("server", "SIGHUP: %d API keys, %d admin keys", s->auth.user.n, s->auth.admin.n);
-    log_set_level((enum log_level)log_level_parse(fresh.log_level));
+        log_set_level((enum log_level)log_level_parse(fresh.log_level));
+    }
     config_free(&fresh);
 }
 
