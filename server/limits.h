@@ -12,6 +12,7 @@ enum {
     CONN_INPUT_MAX = 64 * 1024,   /* bytes read ahead of the request being answered */
     CONN_OUTPUT_BUSY = 64 * 1024, /* unsent bytes above which the next pipelined request waits */
     CONN_OUTPUT_MAX = 16 << 20,   /* unsent bytes of a stream above which the client is cut */
+    LOG_PATH_MAX = 1000,          /* bytes of a request's path in its line of the log */
     CONN_KEEP_MAX = 64 * 1024,    /* larger buffers are freed when they are empty */
     INBOX_KEEP_MAX = 1 << 20,     /* likewise, of the engine's events */
     BODIES_IN_FLIGHT = 32,        /* x server.max_body: bytes of requests held by all of them */
