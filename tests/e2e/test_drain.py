@@ -140,6 +140,16 @@ def test_second_sigterm_ends_at_once(start):
     thread.join(PATIENCE)
 
 
+def threads_called(pid, name):
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            found += [int(task.name)] if (task / "comm").read_text() == name + "\n" else []
+        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            pass
+    return found
+
+
 def test_an_engine_that_does_not_stop_is_given_up(start):
     """Its thread is stopped as a debugger does it, so it is not the one that sees the signal."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -147,22 +157,20 @@ def test_an_engine_that_does_not_stop_is_given_up(start):
     s = start("--server-drain-s", "0.2", "--engine-threads", "1")
     thread, got = background(lambda: s.post("/v1/completions", LONG))
     s.wait_metric("whet_requests_running", 1)
-    tids = [int(t) for t in os.listdir(f"/proc/{s.process.pid}/task")]
-    engine = [t for t in tids if Path(f"/proc/{s.process.pid}/task/{t}/comm").read_text() == "whet-engine\n"]
-    assert len(engine) == 1
+    engine, = threads_called(s.process.pid, "whet-engine")
     none = ctypes.c_void_p()
-    if libc.ptrace(seize, engine[0], none, none) or libc.ptrace(interrupt, engine[0], none, none):
+    if libc.ptrace(seize, engine, none, none) or libc.ptrace(interrupt, engine, none, none):
         s.process.kill()
         thread.join(PATIENCE)
         pytest.skip("ptrace is not allowed here")
-    os.waitpid(engine[0], ALL_CHILDREN)
+    os.waitpid(engine, ALL_CHILDREN)
     assert s.get("/health").status_code == 200
     s.signal(signal.SIGTERM)
     end = time.time() + PATIENCE
-    while os.waitpid(engine[0], ALL_CHILDREN | os.WNOHANG) == (0, 0):  # it ends with the process
+    while os.waitpid(engine, ALL_CHILDREN | os.WNOHANG) == (0, 0):  # it ends with the process
         if time.time() > end:
             s.process.kill()
-            os.waitpid(engine[0], ALL_CHILDREN)
+            os.waitpid(engine, ALL_CHILDREN)
             pytest.fail("the server does not end: " + s.text())
         time.sleep(0.02)
     assert s.wait() == 1
