@@ -2,13 +2,15 @@
 /* main.c - the program `whet`: finds the subcommand and hands it the rest of the command line.
  *
  * Exit codes: 0 done, 1 failure, 2 usage, 3 another rank of the model was lost (engine/ranks.h).
- * A server ends here but for a load that is given up (cmd/serve.c), a rank that is stuck in its
- * device (engine/ranks.c) and a WHET_ISA that nobody knows (kernels/isa.c); children end
- * themselves.
+ * A server ends here but for a load that is given up (cmd/serve.c), an engine that does not stop
+ * (server/loop.c), a rank that is stuck in its device (engine/ranks.c) and a WHET_ISA that nobody
+ * knows (kernels/isa.c); children end themselves.
  */
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bench/bench.h"
 #include "config/config.h"
@@ -129,8 +131,21 @@ static int run(const struct command *c, int argc, char **argv)
     return 0;
 }
 
+/* A program that was started with one of 0, 1 and 2 closed gets the number for the next file that
+ * it opens: what it prints and logs would be written there, into its store or to a client. */
+static void open_standard_streams(void)
+{
+    int fd;
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0)
+        close(fd);
+}
+
 int main(int argc, char **argv)
 {
+    open_standard_streams();
     blas_prepare();
     for (int i = 0; argc > 1 && i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0)

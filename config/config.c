@@ -294,6 +294,17 @@ static void warn_of_unknown_variables(void)
     }
 }
 
+/* Kubernetes and Docker tell a container of each service beside it by variables made of the
+ * service's name: one called whet-server is WHET_SERVER_PORT=tcp://10.0.0.1:80. */
+static bool is_service_link(const char *variable, const char *value)
+{
+    static const char port[] = "_PORT";
+    size_t n = strlen(variable);
+    return n >= sizeof port - 1 && strcmp(variable + n - (sizeof port - 1), port) == 0 &&
+           (!strncmp(value, "tcp://", 6) || !strncmp(value, "udp://", 6) ||
+            !strncmp(value, "sctp://", 7));
+}
+
 static int read_environment(struct config *c, struct err *err)
 {
     warn_of_unknown_variables();
@@ -303,6 +314,13 @@ static int read_environment(struct config *c, struct err *err)
         for (char *p = name; *p; p++)
             *p = (char)toupper((unsigned char)*p);
         const char *value = getenv(name);
+        if (value && is_service_link(name, value)) {
+            log_warn("config",
+                     "%s in the environment is the address of a service (%.60s), not an option, "
+                     "and ignored (enableServiceLinks: false keeps Kubernetes from setting it)",
+                     name, value);
+            continue;
+        }
         if (value && set_text(c, &options[i], value, name, err))
             return -1;
     }

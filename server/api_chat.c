@@ -92,6 +92,26 @@ static int read_string(const cJSON *item, int i, const char *field, const char *
     return 0;
 }
 
+/* Calls of tools, as they are now and as they were before 2024. */
+static int refuse_calls(const cJSON *item, int i, struct api_error *e)
+{
+    static const struct {
+        const char *name, *type;
+        cJSON_bool (*is)(const cJSON *item);
+    } members[] = {{"tool_calls", "a list", cJSON_IsArray},
+                   {"function_call", "an object", cJSON_IsObject}};
+    char where[96];
+    for (int k = 0; k < 2; k++) {
+        if (!json_says_something(item, members[k].name))
+            continue;
+        name_field(where, i, members[k].name);
+        if (!members[k].is(json_get(item, members[k].name)))
+            return api_error_set(e, 400, where, "`%s` must be %s", where, members[k].type);
+        return api_error_code(e, 400, "unsupported", where, "`%s` is not supported yet", where);
+    }
+    return 0;
+}
+
 static int read_message(const cJSON *item, int i, struct chat_message *m, char **owned,
                         struct api_error *e)
 {
@@ -111,13 +131,8 @@ static int read_message(const cJSON *item, int i, struct chat_message *m, char *
         return api_error_set(
             e, 400, where, "`%s` must be system, developer, user, assistant or tool%s%.40s%s",
             where, m->role ? ", not \"" : "", m->role ? m->role : "", m->role ? "\"" : "");
-    static const char *const calls[] = {"tool_calls", "function_call"}; /* now, and before 2024 */
-    for (int k = 0; k < 2; k++) {
-        const cJSON *call = json_get(item, calls[k]);
-        if (call && call->child)
-            return api_error_code(e, 400, "unsupported", name_field(where, i, calls[k]),
-                                  "`%s` is not supported yet", where);
-    }
+    if (refuse_calls(item, i, e))
+        return -1;
     return read_content(item, i, m, owned, e);
 }
 
@@ -201,7 +216,7 @@ static int read_options(const cJSON *body, struct chat_options *o, struct api_er
                              "other");
     if (o->continue_final)
         o->generate = false;
-    if (json_get(body, "chat_template"))
+    if (json_says_something(body, "chat_template"))
         return api_error_code(e, 400, "unsupported", "chat_template",
                               "`chat_template`: only the model's own template is used");
     return 0;

@@ -136,27 +136,22 @@ static void free_keys(struct auth *a)
     free(a->origin);
 }
 
-/* A rule for nobody is a slip of the pen, and whoever it was meant for would have no limit. */
-static int check_rules(const struct client_rules *r, const struct auth *a, struct err *err)
+/* Finds out which clients each rule is for. */
+static int bind_rules(struct client_rules *r, const struct auth *a, struct err *err)
 {
-    for (int i = 0; i < r->n; i++) {
-        bool known = r->rule[i].kind == RULE_ALL;
-        for (int side = 0; side < 2; side++) {
-            const struct keys *keys = side ? &a->admin : &a->user;
-            for (int k = 0; k < keys->n && !known; k++)
-                known = client_rule_names(&r->rule[i], &keys->key[k].name, keys->key[k].digest);
-        }
-        if (!known)
-            return err_set(err, "%s line %d: no key has this name, or this digest", r->origin,
-                           r->rule[i].line);
+    for (int side = 0; side < 2; side++) {
+        const struct keys *keys = side ? &a->admin : &a->user;
+        for (int i = 0; i < keys->n; i++)
+            if (client_rules_add_key(r, &keys->key[i].name, keys->key[i].digest, err))
+                return -1;
     }
-    return 0;
+    return client_rules_check(r, err);
 }
 
 static void hold_clients(struct clients *all, struct keys *k)
 {
     for (int i = 0; i < k->n; i++)
-        k->key[i].client = clients_get(all, &k->key[i].name, k->key[i].digest);
+        k->key[i].client = clients_get(all, &k->key[i].name);
 }
 
 int auth_load(struct auth *a, const struct config *c, struct err *err)
@@ -165,7 +160,7 @@ int auth_load(struct auth *a, const struct config *c, struct err *err)
     struct client_rules rules = {0};
     if (read_keys(&fresh.user, "server.api_keys", c->server_api_keys, err) ||
         read_keys(&fresh.admin, "server.admin_key_file", c->server_admin_key_file, err) ||
-        client_rules_read(&rules, c->server_key_limits, err) || check_rules(&rules, &fresh, err)) {
+        client_rules_read(&rules, c->server_key_limits, err) || bind_rules(&rules, &fresh, err)) {
         client_rules_free(&rules);
         auth_free(&fresh);
         return -1;
@@ -258,7 +253,7 @@ struct client *auth_client(struct auth *a, const struct http_request *req,
     const struct key *user = find_key(&a->user, token), *admin = find_key(&a->admin, token);
     const struct key *key = user ? user : admin;
     struct client_name who = key ? key->name : clients_address(from);
-    return clients_get(a->clients, &who, key ? key->digest : NULL);
+    return clients_get(a->clients, &who);
 }
 
 struct slice auth_origin(const struct auth *a, const struct http_request *req)

@@ -177,6 +177,8 @@ int client_rules_read(struct client_rules *r, const char *value, struct err *err
 
 void client_rules_free(struct client_rules *r)
 {
+    for (int i = 0; i < r->n; i++)
+        free(r->rule[i].client);
     free(r->rule);
     free(r->path);
     *r = (struct client_rules){0};
@@ -184,26 +186,68 @@ void client_rules_free(struct client_rules *r)
 
 /* ---- what they say ------------------------------------------------------------------------- */
 
-bool client_rule_names(const struct client_rule *rule, const struct client_name *who,
-                       const unsigned char *digest)
+static bool same_name(const struct client_name *a, const struct client_name *b)
+{
+    return a->kind == b->kind && !memcmp(a->bytes, b->bytes, sizeof a->bytes);
+}
+
+static bool is_for(const struct client_rule *rule, const struct client_name *who)
+{
+    for (int i = 0; i < rule->clients; i++)
+        if (same_name(&rule->client[i], who))
+            return true;
+    return false;
+}
+
+/* True if the line names the key: by its name, or by its digest. */
+static bool names_key(const struct client_rule *rule, const struct client_name *who,
+                      const unsigned char *digest)
 {
     if (rule->kind == RULE_NAME)
         return who->kind == CLIENT_NAMED && !memcmp(rule->bytes, who->bytes, sizeof who->bytes);
-    if (rule->kind != RULE_DIGEST || !digest)
+    if (rule->kind != RULE_DIGEST)
         return false;
     int whole = rule->digits / 2;
     return !memcmp(rule->bytes, digest, (size_t)whole) &&
            (rule->digits % 2 == 0 || rule->bytes[whole] == (digest[whole] & 0xf0));
 }
 
+int client_rules_add_key(struct client_rules *r, const struct client_name *who,
+                         const unsigned char *digest, struct err *err)
+{
+    for (int i = 0; i < r->n; i++) {
+        struct client_rule *rule = &r->rule[i];
+        if (!names_key(rule, who, digest) || is_for(rule, who))
+            continue;
+        for (int k = 0; k < r->n; k++)
+            if (is_for(&r->rule[k], who))
+                return err_set(err,
+                               "%s line %d: line %d is for the same client: keys of one name have "
+                               "their limits together",
+                               r->origin, rule->line, r->rule[k].line);
+        rule->client = xrealloc(rule->client, (size_t)(rule->clients + 1) * sizeof *rule->client);
+        rule->client[rule->clients++] = *who;
+    }
+    return 0;
+}
+
+int client_rules_check(const struct client_rules *r, struct err *err)
+{
+    for (int i = 0; i < r->n; i++)
+        if (r->rule[i].kind != RULE_ALL && r->rule[i].clients == 0)
+            return err_set(err, "%s line %d: no key has this name, or this digest", r->origin,
+                           r->rule[i].line);
+    return 0;
+}
+
 struct client_limits client_rules_limits(const struct client_rules *r,
-                                         const struct client_name *who, const unsigned char *digest)
+                                         const struct client_name *who)
 {
     int64_t number[3] = {RULE_ANY, RULE_ANY, RULE_ANY};
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < r->n; i++) {
             const struct client_rule *rule = &r->rule[i];
-            if (pass ? !client_rule_names(rule, who, digest) : rule->kind != RULE_ALL)
+            if (pass ? !is_for(rule, who) : rule->kind != RULE_ALL)
                 continue;
             for (int k = 0; k < 3; k++)
                 if (rule->number[k] != RULE_UNSAID)

@@ -8,6 +8,9 @@
  * WHO is the name that a key has in its key file, `sha256:` and the first 8 to 64 hex digits of a
  * key's SHA-256, or `*` for all clients, addresses included. Who has a line of its own has from `*`
  * what that line does not say. `any` lifts a limit. Keys themselves stand nowhere but in key files.
+ *
+ * A line counts for the clients whose keys it names, all their keys together:
+ * client_rules_add_key() tells it of every key before limits are asked for.
  */
 #ifndef WHET_SERVER_CLIENT_RULES_H
 #define WHET_SERVER_CLIENT_RULES_H
@@ -38,6 +41,8 @@ struct client_rule {
     int digits;        /* RULE_DIGEST: hex digits that are given */
     int64_t number[3]; /* running, waiting, tokens a minute; RULE_UNSAID, RULE_ANY */
     int line;
+    struct client_name *client; /* whose keys it names */
+    int clients;
 };
 enum { RULE_UNSAID = -2, RULE_ANY = -1 };
 
@@ -56,12 +61,15 @@ bool client_name_good(const char *s, size_t n);
 int client_rules_read(struct client_rules *r, const char *value, struct err *err);
 void client_rules_free(struct client_rules *r);
 
-/* True if the rule names this client (RULE_ALL names nobody). `digest` is its key's, or NULL. */
-bool client_rule_names(const struct client_rule *rule, const struct client_name *who,
-                       const unsigned char *digest);
-/* What `who` may have. */
+/* There is a key with this digest (SHA256_BYTES), and it is this client's. -1 with both lines in
+ * `err` if two of them are for the client, by names of two of its keys. */
+int client_rules_add_key(struct client_rules *r, const struct client_name *who,
+                         const unsigned char *digest, struct err *err);
+/* A line for nobody is a slip of the pen, and whoever it was meant for would have no limit: -1 with
+ * the line in `err` if there is one. All keys have been added. */
+int client_rules_check(const struct client_rules *r, struct err *err);
+/* What `who` may have. Addresses have what `*` says. */
 struct client_limits client_rules_limits(const struct client_rules *r,
-                                         const struct client_name *who,
-                                         const unsigned char *digest);
+                                         const struct client_name *who);
 
 #endif

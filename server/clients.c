@@ -110,15 +110,12 @@ static void idle_add(struct clients *all, struct client *c)
     }
 }
 
-static struct client *make(struct clients *all, const struct client_name *who,
-                           const unsigned char *digest)
+static struct client *make(struct clients *all, const struct client_name *who)
 {
     struct client *c = xcalloc(1, sizeof *c), **link = bucket_of(all, who);
     c->id = ++all->ids;
     c->name = *who;
-    if (digest)
-        memcpy(c->digest, digest, sizeof c->digest);
-    c->limits = client_rules_limits(&all->rules, who, digest);
+    c->limits = client_rules_limits(&all->rules, who);
     c->tokens = (double)c->limits.tokens_per_minute;
     c->filled_ns = clock_ns();
     c->counts = who->kind == CLIENT_NAMED && all->named < CLIENTS_NAMED ? &c->own : &all->other;
@@ -129,15 +126,14 @@ static struct client *make(struct clients *all, const struct client_name *who,
     return c;
 }
 
-struct client *clients_get(struct clients *all, const struct client_name *who,
-                           const unsigned char *digest)
+struct client *clients_get(struct clients *all, const struct client_name *who)
 {
     struct client *c = *bucket_of(all, who);
     while (c &&
            (c->name.kind != who->kind || memcmp(c->name.bytes, who->bytes, sizeof who->bytes) != 0))
         c = c->next_same;
     if (!c)
-        c = make(all, who, digest);
+        c = make(all, who);
     else if (c->held == 0)
         idle_remove(all, c);
     c->held++;
@@ -165,26 +161,6 @@ struct client_name clients_address(const struct sockaddr *addr)
     return who;
 }
 
-static void put_limits(struct clients *all, struct client *c)
-{
-    double before = (double)c->limits.tokens_per_minute, now;
-    const unsigned char *digest = c->name.kind == CLIENT_ADDRESS ? NULL : c->digest;
-    c->limits = client_rules_limits(&all->rules, &c->name, digest);
-    now = (double)c->limits.tokens_per_minute;
-    /* What was used of the old limit is used of the new one too. */
-    c->tokens = before > 0 ? c->tokens - before + now : now;
-}
-
-void clients_set_rules(struct clients *all, struct client_rules *rules)
-{
-    client_rules_free(&all->rules);
-    all->rules = *rules;
-    *rules = (struct client_rules){0};
-    for (int i = 0; i < BUCKETS; i++)
-        for (struct client *c = all->bucket[i]; c; c = c->next_same)
-            put_limits(all, c);
-}
-
 /* ---- tokens a minute ----------------------------------------------------------------------- */
 
 static double rate(const struct client *c)
@@ -201,6 +177,34 @@ static void fill(struct client *c, int64_t now_ns)
     }
     if (c->tokens > most)
         c->tokens = most;
+}
+
+/* Time until now counts with the old rate. What was used of a limit that is raised is used of the
+ * new one; of one that is lowered the client keeps its share, and so waits no longer for a full
+ * bucket than it would have. */
+static void put_limits(struct clients *all, struct client *c, int64_t now_ns)
+{
+    double before = (double)c->limits.tokens_per_minute;
+    fill(c, now_ns);
+    c->limits = client_rules_limits(&all->rules, &c->name);
+    double after = (double)c->limits.tokens_per_minute;
+    if (before == 0)
+        c->tokens = after;
+    else if (after > before)
+        c->tokens += after - before;
+    else
+        c->tokens *= after / before;
+}
+
+void clients_set_rules(struct clients *all, struct client_rules *rules)
+{
+    int64_t now = clock_ns();
+    client_rules_free(&all->rules);
+    all->rules = *rules;
+    *rules = (struct client_rules){0};
+    for (int i = 0; i < BUCKETS; i++)
+        for (struct client *c = all->bucket[i]; c; c = c->next_same)
+            put_limits(all, c, now);
 }
 
 double client_wait_s(struct client *c, int64_t tokens, int64_t now_ns)

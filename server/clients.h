@@ -25,7 +25,6 @@ struct client_counts {
 struct client {
     uint64_t id;
     struct client_name name;
-    unsigned char digest[SHA256_BYTES]; /* of its key, if the client is not an address */
     struct client_limits limits;
     double tokens;     /* in its bucket: of a minute at most; below 0 after long answers */
     int64_t filled_ns; /* when the bucket was last filled up */
@@ -40,12 +39,12 @@ struct clients;
 struct clients *clients_open(void);
 void clients_close(struct clients *all); /* nobody holds any */
 
-/* Takes the rules over: everybody's limits are set anew, buckets and counts stay. */
+/* Takes the rules over: everybody's limits are set anew, counts stay, and of its bucket each has
+ * the share that it had, or what it used of a lower limit is used of the new one. */
 void clients_set_rules(struct clients *all, struct client_rules *rules);
 
-/* Finds or makes it, and holds it: who is held is not forgotten. `digest` may be NULL. */
-struct client *clients_get(struct clients *all, const struct client_name *who,
-                           const unsigned char *digest);
+/* Finds or makes it, and holds it: who is held is not forgotten. */
+struct client *clients_get(struct clients *all, const struct client_name *who);
 struct client_name clients_address(const struct sockaddr *addr);
 void clients_release(struct clients *all, struct client *c);
 int clients_remembered(const struct clients *all);

@@ -62,8 +62,10 @@ static void end_exchange(struct conn *c, int status)
     struct exchange *x = c->x;
     double seconds = (double)(clock_ns() - x->start_ns) * 1e-9;
     metrics_request(&c->srv->metrics, router_label(x->route), status, seconds);
-    log_info("http", "%s %s %s %d %.1f ms prompt=%d output=%d", x->id[0] ? x->id : "-",
-             x->req.method, x->req.path ? x->req.path : "-", status, seconds * 1e3,
+    const char *path = x->req.path ? x->req.path : "-";
+    bool cut = strnlen(path, LOG_PATH_MAX + 1) > LOG_PATH_MAX;
+    log_info("http", "%s %s %.*s%s %d %.1f ms prompt=%d output=%d", x->id[0] ? x->id : "-",
+             x->req.method, LOG_PATH_MAX, path, cut ? "..." : "", status, seconds * 1e3,
              x->prompt_tokens, x->output_tokens);
     server_release(c->srv, x->held);
     c->srv->exchanges--;

@@ -3,9 +3,9 @@
  *
  * Reading is two passes: a scanner of our own goes over the raw bytes first and refuses by name
  * what must not reach the tree builder - deep nesting (recursion), a flood of elements (64 bytes
- * of heap each), invalid UTF-8, raw control characters, escapes that are none - so cJSON only sees
- * input of bounded cost. Invariant: every string in a parsed tree is valid UTF-8 but for C0 80,
- * which stands for U+0000.
+ * of heap each), invalid UTF-8, raw control characters, escapes and numbers that are none (cJSON
+ * takes what strtod() takes) - so cJSON only sees input of bounded cost. Invariant: every string in
+ * a parsed tree is valid UTF-8 but for C0 80, which stands for U+0000.
  *
  * Writing never builds a tree: responses are streams of small pieces, appended where they go.
  */
@@ -47,7 +47,7 @@ int utf8_sequence(const char *s, size_t n)
 struct scan {
     int depth, elements;
     bool in_string, many_digits;
-    int nuls, digits;
+    int nuls;
 };
 
 enum { EXACT_DIGITS = 15 }; /* of every integer with so many a double holds the value */
@@ -55,8 +55,6 @@ enum { EXACT_DIGITS = 15 }; /* of every integer with so many a double holds the 
 /* One byte outside strings. */
 static int scan_structure(struct scan *s, char c, struct api_error *e)
 {
-    s->digits = c >= '0' && c <= '9' ? s->digits + 1 : 0;
-    s->many_digits |= s->digits > EXACT_DIGITS;
     if (c == '"') {
         s->in_string = true;
     } else if (c == '[' || c == '{') {
@@ -73,6 +71,45 @@ static int scan_structure(struct scan *s, char c, struct api_error *e)
     return 0;
 }
 
+/* The length of what stands here for a number; 0 if nothing does. */
+static size_t number_length(const char *text, size_t n)
+{
+    size_t end = 0;
+    if (!n || !strchr("+-.0123456789", text[0]))
+        return 0;
+    while (end < n && text[end] && strchr("+-.eE0123456789", text[end]))
+        end++;
+    return end;
+}
+
+/* Goes past digits; false if there are none. */
+static bool skip_digits(const char **s, const char *end)
+{
+    const char *begin = *s;
+    while (*s < end && **s >= '0' && **s <= '9')
+        ++*s;
+    return *s > begin;
+}
+
+/* Whether the `length` bytes are a number of JSON (RFC 8259, section 6). */
+static bool is_number(const char *s, size_t length)
+{
+    const char *end = s + length;
+    s += *s == '-';
+    const char *whole = s;
+    if (!skip_digits(&s, end) || (*whole == '0' && s > whole + 1))
+        return false;
+    if (s < end && *s == '.' && (++s, !skip_digits(&s, end)))
+        return false;
+    if (s < end && (*s == 'e' || *s == 'E')) {
+        s++;
+        s += s < end && (*s == '-' || *s == '+');
+        if (!skip_digits(&s, end))
+            return false;
+    }
+    return s == end;
+}
+
 static int scan(const char *text, size_t n, struct scan *s, struct api_error *e)
 {
     for (size_t i = 0; i < n;) {
@@ -83,7 +120,14 @@ static int scan(const char *text, size_t n, struct scan *s, struct api_error *e)
         if (len == 1 && !s->in_string) {
             if (c == '\0')
                 return api_error_set(e, 400, NULL, "the body is not JSON (NUL at byte %zu)", i);
-            if (scan_structure(s, c, e))
+            size_t number = number_length(text + i, n - i);
+            if (number && !is_number(text + i, number))
+                return api_error_set(e, 400, NULL,
+                                     "the body is not JSON (malformed number at byte %zu)", i);
+            s->many_digits |= number > EXACT_DIGITS;
+            if (number)
+                len = (int)number;
+            else if (scan_structure(s, c, e))
                 return -1;
         } else if (len == 1) {
             if ((unsigned char)c < 0x20)
@@ -137,11 +181,8 @@ static size_t next_number(const char *text, size_t n, size_t *at)
             in_string = !in_string;
         if (in_string || !(text[i] == '-' || (text[i] >= '0' && text[i] <= '9')))
             continue;
-        size_t end = i;
-        while (end < n && text[end] && strchr("+-.eE0123456789", text[end]))
-            end++;
         *at = i;
-        return end - i;
+        return number_length(text + i, n - i);
     }
     return 0;
 }
@@ -197,6 +238,18 @@ const cJSON *json_get(const cJSON *object, const char *name)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
     return item && !cJSON_IsNull(item) ? item : NULL;
+}
+
+bool json_says_something(const cJSON *object, const char *name)
+{
+    const cJSON *item = json_get(object, name);
+    if (!item || cJSON_IsFalse(item))
+        return false;
+    if (cJSON_IsString(item))
+        return item->valuestring[0] != '\0';
+    if (cJSON_IsArray(item) || cJSON_IsObject(item))
+        return item->child != NULL;
+    return true;
 }
 
 int json_number(const cJSON *object, const char *name, double lo, double hi, double *out,

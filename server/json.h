@@ -2,8 +2,9 @@
 /* json.h - JSON in and out: checked reading on top of cJSON, and writing straight into a buffer.
  *
  * Reading: json_parse() refuses what cJSON would take or stumble over (invalid UTF-8, raw control
- * characters, malformed escapes, trailing text, depth and element counts above the caps). Getters
- * find a member, treat null as absent, check type and range, and name the member in the error.
+ * characters, malformed escapes and numbers, trailing text, depth and element counts above the
+ * caps). Getters find a member, treat null as absent, check type and range, and name the member in
+ * the error.
  *
  * cJSON's strings end at NUL. So that an escaped \u0000 is not a silent cut, json_parse turns it
  * into the two bytes C0 80, which valid UTF-8 never contains; json_bytes() turns them back.
@@ -26,6 +27,9 @@ cJSON *json_parse(const char *text, size_t n, struct api_error *e);
 
 /* Member `name` unless it is absent or null. */
 const cJSON *json_get(const cJSON *object, const char *name);
+
+/* True if the member is there and says something: is not null, false, "", [] or {}. */
+bool json_says_something(const cJSON *object, const char *name);
 
 /* 1 found, 0 absent (*out untouched), -1 a 400 in `e`. Bounds are inclusive. */
 int json_number(const cJSON *object, const char *name, double lo, double hi, double *out,

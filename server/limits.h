@@ -12,6 +12,7 @@ enum {
     CONN_INPUT_MAX = 64 * 1024,   /* bytes read ahead of the request being answered */
     CONN_OUTPUT_BUSY = 64 * 1024, /* unsent bytes above which the next pipelined request waits */
     CONN_OUTPUT_MAX = 16 << 20,   /* unsent bytes of a stream above which the client is cut */
+    LOG_PATH_MAX = 1000,          /* bytes of a request's path in its line of the log */
     CONN_KEEP_MAX = 64 * 1024,    /* larger buffers are freed when they are empty */
     INBOX_KEEP_MAX = 1 << 20,     /* likewise, of the engine's events */
     BODIES_IN_FLIGHT = 32,        /* x server.max_body: bytes of requests held by all of them */
@@ -39,10 +40,11 @@ enum {
     CLIENTS_IDLE = 4096,  /* addresses that are remembered without a request */
 };
 
-#define SWEEP_MS 50      /* granularity of every timeout */
-#define LINGER_S 2.0     /* reading on after the last response so that it is not reset away */
-#define KEEPALIVE_S 15.0 /* silence before a stream gets a comment */
-#define STALL_S 30.0     /* no engine progress for this long: /health says 503 */
-#define RETRY_AFTER_S 1  /* Retry-After of a 429 or 503 that names no other */
+#define SWEEP_MS 50        /* granularity of every timeout */
+#define LINGER_S 2.0       /* reading on after the last response so that it is not reset away */
+#define KEEPALIVE_S 15.0   /* silence before a stream gets a comment */
+#define STALL_S 30.0       /* no engine progress for this long: /health says 503 */
+#define DRAIN_GRACE_S 10.0 /* no step after what runs was cancelled: the process ends */
+#define RETRY_AFTER_S 1    /* Retry-After of a 429 or 503 that names no other */
 
 #endif

@@ -11,12 +11,14 @@
  * there. Then running requests may end, and new ones are refused with 503. The port stays open
  * meanwhile, so that a balancer reads "draining" and not a refused connection. After server.drain_s
  * what runs is cancelled with an error; when the last connection from before the signal is gone,
- * the port and whoever came late are closed and the loop ends. The first signal also gives up the
+ * the port and whoever came late are closed and the loop ends. An engine that makes no step for
+ * DRAIN_GRACE_S meanwhile ends the process. The first signal also gives up the
  * handlers, so a second one ends the process at once, whatever the loop is doing.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "config/clock.h"
 #include "config/log.h"
@@ -108,17 +110,35 @@ static void begin_stop(struct server *s, const char *why)
     server_sweep(s);
 }
 
-/* The drain time is over: first an error to everybody, a moment later the connections. */
+/* What was cancelled ends with the engine's next step. If there is none, nothing that waits for the
+ * engine would end either; the kernel takes back its memory and its device, and the store bears any
+ * end. */
+static void end_if_stalled(const struct server *s, int64_t now)
+{
+    double stalled = engine_stalled_s(s->engine);
+    if ((double)(now - s->cancelled_ns) < DRAIN_GRACE_S * 1e9 || stalled < DRAIN_GRACE_S)
+        return;
+    log_error("server",
+              "the engine has made no step for %.0f s and cannot be stopped; giving it up",
+              stalled);
+    fflush(NULL);
+    _exit(1);
+}
+
+/* The drain time is over: first an error to everybody, a moment later the connections, and then
+ * an engine that does not stop. */
 static void end_drain(struct server *s, int64_t now)
 {
     if (!s->cancelled) {
         s->cancelled = true;
+        s->cancelled_ns = now;
         s->drain_until = now + 1000000000;
         if (s->exchanges)
             log_warn("server", "drain time is over: cancelling %d requests", s->exchanges);
         generations_cancel(s);
     } else {
         each_conn(s, conn_close);
+        end_if_stalled(s, now);
     }
 }
 
@@ -140,11 +160,12 @@ static void on_hup(uv_signal_t *h, int signum)
         config_free(&fresh);
         return;
     }
-    if (auth_load(&s->auth, &fresh, &err))
-        log_error("server", "SIGHUP: %s; the old keys stay", err.msg);
-    else
+    if (auth_load(&s->auth, &fresh, &err)) {
+        log_error("server", "SIGHUP: %s; nothing changed", err.msg);
+    } else {
         log_info("server", "SIGHUP: %d API keys, %d admin keys", s->auth.user.n, s->auth.admin.n);
-    log_set_level((enum log_level)log_level_parse(fresh.log_level));
+        log_set_level((enum log_level)log_level_parse(fresh.log_level));
+    }
     config_free(&fresh);
 }
 

@@ -15,19 +15,6 @@
 
 /* ---- what cannot be delivered -------------------------------------------------------------- */
 
-/* True if the member is there and says something (not null, false, "", [] or {}). */
-static bool says_something(const cJSON *body, const char *name)
-{
-    const cJSON *item = json_get(body, name);
-    if (!item || cJSON_IsFalse(item))
-        return false;
-    if (cJSON_IsString(item))
-        return item->valuestring[0] != '\0';
-    if (cJSON_IsArray(item) || cJSON_IsObject(item))
-        return item->child != NULL;
-    return true;
-}
-
 static int unsupported(struct api_error *e, const char *name, const char *why)
 {
     return api_error_code(e, 400, "unsupported", name, "`%s` %s", name, why);
@@ -60,7 +47,7 @@ static int refuse_unsupported(const cJSON *body, bool chat, struct api_error *e)
         {"echo", "is not supported in chat, only in /v1/completions", true},
     };
     for (size_t i = 0; i < sizeof(members) / sizeof(*members); i++)
-        if ((chat || !members[i].chat_only) && says_something(body, members[i].name))
+        if ((chat || !members[i].chat_only) && json_says_something(body, members[i].name))
             return unsupported(e, members[i].name, members[i].why);
     return 0;
 }
@@ -70,7 +57,7 @@ static int refuse_choice(const cJSON *body, const char *name, struct api_error *
 {
     const cJSON *item = json_get(body, name);
     const char *how = cJSON_IsString(item) ? item->valuestring : "";
-    if (!says_something(body, name) || strcmp(how, "none") == 0 || strcmp(how, "auto") == 0)
+    if (!json_says_something(body, name) || strcmp(how, "none") == 0 || strcmp(how, "auto") == 0)
         return 0;
     return unsupported(e, name,
                        "other than \"none\" and \"auto\" is not supported: this server "
@@ -80,7 +67,7 @@ static int refuse_choice(const cJSON *body, const char *name, struct api_error *
 static int refuse_modalities(const cJSON *body, struct api_error *e)
 {
     const cJSON *list = json_get(body, "modalities"), *item;
-    bool text = !says_something(body, "modalities") || cJSON_IsArray(list);
+    bool text = !json_says_something(body, "modalities") || cJSON_IsArray(list);
     cJSON_ArrayForEach(item, list)
     {
         text = text && cJSON_IsString(item) && strcmp(item->valuestring, "text") == 0;
@@ -91,7 +78,7 @@ static int refuse_modalities(const cJSON *body, struct api_error *e)
 static int refuse_format(const cJSON *body, struct api_error *e)
 {
     const cJSON *format = json_get(body, "response_format");
-    if (!format)
+    if (!json_says_something(body, "response_format"))
         return 0;
     const cJSON *type = cJSON_IsObject(format) ? json_get(format, "type") : NULL;
     if (!cJSON_IsString(type))
@@ -143,13 +130,15 @@ static int read_counts(struct params *p, const cJSON *body, struct api_error *e)
                                  ? "`min_tokens` is %lld, more than %lld, the default of `%s`"
                                  : "`min_tokens` is %lld, more than the %lld of `%s`",
                              (long long)p->min_tokens, (long long)most, p->max_tokens_name);
-    int given = json_int(body, "best_of", 1, CHOICES_MAX, &best_of, e);
+    int given = json_says_something(body, "best_of")
+                    ? json_int(body, "best_of", 1, CHOICES_MAX, &best_of, e)
+                    : 0;
     if (given < 0)
         return -1;
     if (given && best_of != n)
         return api_error_code(e, 400, "unsupported", "best_of",
                               "`best_of` other than `n` is not supported");
-    if (!p->chat && says_something(body, "suffix"))
+    if (!p->chat && json_says_something(body, "suffix"))
         return api_error_code(e, 400, "unsupported", "suffix", "`suffix` is not supported");
     return 0;
 }

@@ -118,6 +118,31 @@ def test_sighup_reloads_keys(keyed):
     wait("sk-two", 200)
 
 
+def test_sighup_with_a_broken_key_file_changes_nothing(start, tmp_path):
+    keys, config = tmp_path / "keys", tmp_path / "whet.conf"
+
+    def write(key, level):
+        keys.write_text(key + "\n")
+        config.write_text(f"[log]\nlevel = {level}\n[server]\napi_keys = {keys}\n")
+
+    write("sk-one", "info")
+    s = start("--config", str(config))
+    write("a bad line", "error")
+    s.signal(signal.SIGHUP)
+    s.wait_text("nothing changed")
+    assert s.get("/v1/models", headers={**bearer("sk-one"), "x-request-id": "still-logged"}).status_code == 200
+    s.wait_text("still-logged GET /v1/models 200")
+    write("sk-two", "error")
+    s.signal(signal.SIGHUP)
+    s.wait_text("SIGHUP: 1 API keys")
+    end = time.time() + PATIENCE
+    while s.get("/v1/models", headers=bearer("sk-two")).status_code != 200:
+        assert time.time() < end
+    before = s.text()
+    s.get("/v1/models", headers=bearer("sk-two"))
+    assert s.text() == before
+
+
 def test_keys_are_never_logged(keyed):
     keyed.post("/v1/completions", BODY, headers=bearer("sk-one"))
     keyed.post("/v1/completions", BODY, headers=bearer("sk-secret-wrong"))

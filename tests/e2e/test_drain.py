@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start and end: the port before the model, SIGTERM, a second one, SIGHUP."""
 
+import ctypes
+import os
 import signal
+import socket
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import requests
 
 from conftest import BINARY, MODEL, PATIENCE, parse_events
 
+ALL_CHILDREN = 0x40000000  # __WALL: threads that are traced, too
 LONG = {"prompt": "Tell me a long story.", "max_tokens": 4000, "ignore_eos": True}
 
 
@@ -133,6 +138,73 @@ def test_second_sigterm_ends_at_once(start):
     s.signal(signal.SIGTERM)
     assert s.wait() == -signal.SIGTERM  # by the signal itself, not at the end of the drain
     thread.join(PATIENCE)
+
+
+def threads_called(pid, name):
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            found += [int(task.name)] if (task / "comm").read_text() == name + "\n" else []
+        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            pass
+    return found
+
+
+def test_an_engine_that_does_not_stop_is_given_up(start):
+    """Its thread is stopped as a debugger does it, so it is not the one that sees the signal."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    seize, interrupt = 0x4206, 0x4207
+    s = start("--server-drain-s", "0.2", "--engine-threads", "1")
+    thread, got = background(lambda: s.post("/v1/completions", LONG))
+    s.wait_metric("whet_requests_running", 1)
+    engine, = threads_called(s.process.pid, "whet-engine")
+    none = ctypes.c_void_p()
+    if libc.ptrace(seize, engine, none, none) or libc.ptrace(interrupt, engine, none, none):
+        s.process.kill()
+        thread.join(PATIENCE)
+        pytest.skip("ptrace is not allowed here")
+    os.waitpid(engine, ALL_CHILDREN)
+    assert s.get("/health").status_code == 200
+    s.signal(signal.SIGTERM)
+    end = time.time() + PATIENCE
+    while os.waitpid(engine, ALL_CHILDREN | os.WNOHANG) == (0, 0):  # it ends with the process
+        if time.time() > end:
+            s.process.kill()
+            os.waitpid(engine, ALL_CHILDREN)
+            pytest.fail("the server does not end: " + s.text())
+        time.sleep(0.02)
+    assert s.wait() == 1
+    assert "the engine has made no step for 1" in s.text()
+    thread.join(PATIENCE)
+    assert got[0].status_code == 503
+
+
+@pytest.mark.parametrize("closed", [(2,), (0, 1, 2)])
+def test_closed_standard_streams_are_no_files_of_the_server(tmp_path, closed):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    store = tmp_path / "store.db"
+    p = subprocess.Popen(["sh", "-c", 'exec "$@" ' + " ".join(f"{fd}>&-" for fd in closed), "sh", BINARY, "serve",
+                          "--model", MODEL, "--port", str(port), "--store", str(store)],
+                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        end = time.time() + PATIENCE
+        while True:
+            assert time.time() < end and p.poll() is None
+            try:
+                if requests.get(f"http://127.0.0.1:{port}/ready", timeout=PATIENCE).status_code == 200:
+                    break
+            except requests.ConnectionError:
+                pass
+            time.sleep(0.05)
+        for fd in range(3):
+            assert os.readlink(f"/proc/{p.pid}/fd/{fd}") == "/dev/null"
+    finally:
+        p.terminate()
+        code = p.wait(PATIENCE)
+    assert code == 0
+    lines = [f.name for f in tmp_path.iterdir() if f.is_file() and b"info  " in f.read_bytes()]
+    assert not lines
 
 
 def test_sigterm_while_loading(start):

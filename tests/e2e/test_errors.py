@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wrong requests: each gets its status and names the parameter; none is a 5xx."""
 
+import re
 import time
 
 import pytest
 import requests
 
-from conftest import PATIENCE
+from conftest import PATIENCE, ROOT
 
 USER = [{"role": "user", "content": "x"}]
 
@@ -85,6 +86,16 @@ CHAT = [
         "name": "f", "arguments": "{}"}}] + USER}, 400, "messages[0].function_call"),
     ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{"id": "a"}]}] + USER},
      400, "messages[0].tool_calls"),
+    ({"messages": [{"role": "assistant", "content": "x", "tool_calls": {"id": "a"}}] + USER},
+     400, "messages[0].tool_calls"),
+    ({"messages": [{"role": "assistant", "content": "x", "tool_calls": "f()"}] + USER},
+     400, "messages[0].tool_calls"),
+    ({"messages": [{"role": "assistant", "content": "x", "tool_calls": True}] + USER},
+     400, "messages[0].tool_calls"),
+    ({"messages": USER + [{"role": "assistant", "content": "x", "function_call": 5}]},
+     400, "messages[1].function_call"),
+    ({"messages": USER + [{"role": "assistant", "content": "x", "function_call": [1]}]},
+     400, "messages[1].function_call"),
     ({"messages": USER, "model": "gpt-4o"}, 404, "model"),
     ({"messages": USER, "max_tokens": 0}, 400, "max_tokens"),
     ({"messages": USER, "max_completion_tokens": 0}, 400, "max_completion_tokens"),
@@ -117,6 +128,30 @@ def test_completions(server, body, status, param):
 @pytest.mark.parametrize("body,status,param", CHAT, ids=lambda v: str(v)[:60])
 def test_chat(server, body, status, param):
     check(server.post("/v1/chat/completions", body), status, param)
+
+
+def refused_on_the_page():
+    """The members that docs/http.md lists as refused, all of which may be there and say nothing."""
+    page = (ROOT / "docs" / "http.md").read_text()
+    words = page[page.index("**Refused with 400"):page.index("All of them may be there as null, false or empty")]
+    return sorted(set(re.findall(r"`([a-z_]{3,})`", words)) - {"unsupported", "none", "auto"})
+
+
+@pytest.mark.parametrize("nothing", [None, False, "", [], {}], ids=repr)
+def test_what_is_refused_may_say_nothing(server, nothing):
+    members = {name: nothing for name in refused_on_the_page()}
+    assert len(members) > 20 and "chat_template" in members
+    server.complete("x", max_tokens=1, **{m: nothing for m in members if m != "echo"})  # which is a field there
+    calls = {"tool_calls": nothing, "function_call": nothing}
+    server.chat([{"role": "user", "content": "x", **calls}], max_tokens=1, **members)
+
+
+@pytest.mark.parametrize("number", ["01", "-01", "1.", ".5", "+1", "1e", "-", "NaN", "Infinity", "0x10"])
+def test_numbers_that_json_does_not_have(server, number):
+    answer = server.send("POST", "/v1/completions", data='{"prompt":"x","max_tokens":1,"seed":%s}' % number,
+                         headers={"Content-Type": "application/json"})
+    check(answer, 400, None)
+    assert "not JSON" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("body,param", [

@@ -85,6 +85,17 @@ def test_requests_in_one_packet_are_answered_in_order(server):
                      b"text_completion", b"version"]
 
 
+def test_the_line_of_a_long_path_has_its_status(server):
+    path = "/" + "long" * 4000
+    assert server.get(path, headers={"x-request-id": "a-long-path"}).status_code == 404
+    server.wait_text("a-long-path GET")
+    line = next(line for line in server.log if "a-long-path GET" in line)
+    assert re.search(r" GET /(long)+\w*\.\.\. 404 [\d.]+ ms prompt=0 output=0\n$", line) and len(line) < 1300, line
+    exact = "/" + "x" * 999
+    assert server.get(exact, headers={"x-request-id": "exact"}).status_code == 404
+    server.wait_text(f"exact GET {exact} 404 ")
+
+
 def test_many_pipelined_requests(server):
     assert statuses(server.raw(GET * 500 + CLOSE)) == [200] * 501
 

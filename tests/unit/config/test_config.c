@@ -234,6 +234,38 @@ static void a_variable_that_is_no_option_of_its_section_is_warned_of(void **stat
     assert_non_null(strstr(log_with(name, "1"), "WHET_SERVER_XXX"));
 }
 
+/* What Kubernetes sets for a Service whet-server, and Docker for a link of that name. */
+static void an_address_of_a_service_is_no_port(void **state)
+{
+    (void)state;
+    static const char *const links[] = {"tcp://10.0.0.1:80", "udp://10.0.0.1:80",
+                                        "sctp://10.0.0.1:80"};
+    struct config c;
+    struct err e;
+    for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
+        const char *said = log_with("WHET_SERVER_PORT", links[i]); /* which expects no error */
+        assert_non_null(strstr(said, " warn "));
+        assert_non_null(strstr(said, "WHET_SERVER_PORT"));
+        assert_non_null(strstr(said, links[i]));
+    }
+    char *path = write_file("[server]\nport = 81\n");
+    setenv("WHET_SERVER_PORT", links[0], 1);
+    assert_int_equal(PARSE(&c, &e, "--config", path), 0);
+    assert_int_equal(c.server_port, 81);
+    config_free(&c);
+    setenv("WHET_SERVER_PORT", "http://10.0.0.1:80", 1); /* nobody sets that for us */
+    assert_int_equal(PARSE(&c, &e, "--config", path), -1);
+    assert_non_null(strstr(e.msg, "WHET_SERVER_PORT"));
+    config_free(&c);
+    unsetenv("WHET_SERVER_PORT");
+    setenv("WHET_SERVER_HOST", links[0], 1); /* no link has this name */
+    assert_int_equal(PARSE(&c, &e, "--config", path), 0);
+    assert_string_equal(c.server_host, links[0]);
+    config_free(&c);
+    unsetenv("WHET_SERVER_HOST");
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -245,6 +277,7 @@ int main(void)
         cmocka_unit_test(help_names_flags_as_they_are_written),
         cmocka_unit_test(a_damaged_file_is_refused_by_name),
         cmocka_unit_test(a_variable_that_is_no_option_of_its_section_is_warned_of),
+        cmocka_unit_test(an_address_of_a_service_is_no_port),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "config/sha256.h"
 #include "server/auth.h"
 
 static char user_file[] = "/tmp/whet-auth-user-XXXXXX";
@@ -173,6 +174,58 @@ static void auth_tells_clients_by_name_or_key_over_reloads(void **state)
     auth_free(&a);
 }
 
+/* "sha256:" and the first ten digits of the key's digest. */
+static void add_digest(char *list, size_t room, const char *key, const char *limits)
+{
+    unsigned char digest[SHA256_BYTES];
+    sha256(key, strlen(key), digest);
+    size_t n = strlen(list);
+    n += (size_t)snprintf(list + n, room - n, "%ssha256:", n ? "," : "");
+    for (int i = 0; i < 5; i++)
+        n += (size_t)snprintf(list + n, room - n, "%02x", digest[i]);
+    snprintf(list + n, room - n, " %s", limits);
+}
+
+static void auth_limits_a_client_by_the_digest_of_any_of_its_keys(void **state)
+{
+    (void)state;
+    struct auth a = {0};
+    char one[200] = "", two[200] = "acme running=5", both[200] = "";
+    struct config c = {.server_api_keys = user_file, .server_key_limits = one};
+    struct err err;
+    add_digest(one, sizeof one, "new", "running=2");
+    add_digest(two, sizeof two, "new", "running=2");
+    add_digest(both, sizeof both, "old", "running=3");
+    add_digest(both, sizeof both, "new", "running=2");
+    write_file(user_file, "old name=acme\nnew name=acme\nother\n");
+    assert_int_equal(auth_load(&a, &c, &err), 0);
+    assert_int_equal(client_with(&a, "Bearer old")->limits.requests.running, 2);
+    assert_int_equal(client_with(&a, "Bearer new")->limits.requests.running, 2);
+    assert_int_equal(client_with(&a, "Bearer other")->limits.requests.running, 0);
+    write_file(user_file, "new name=acme\nlast name=acme\n"); /* and the client is remembered */
+    assert_int_equal(auth_load(&a, &c, &err), 0);
+    assert_int_equal(client_with(&a, "Bearer last")->limits.requests.running, 2);
+    c.server_key_limits = two;
+    assert_int_equal(auth_load(&a, &c, &err), -1);
+    assert_non_null(strstr(err.msg, "server.key_limits line 2: line 1 is for the same client"));
+    write_file(user_file, "old name=acme\nnew name=acme\n");
+    c.server_key_limits = both;
+    assert_int_equal(auth_load(&a, &c, &err), -1);
+    assert_non_null(strstr(err.msg, "is for the same client"));
+    assert_int_equal(client_with(&a, "Bearer last")->limits.requests.running, 2);
+    write_file(user_file, "old name=acme\nnew\n");
+    assert_int_equal(auth_load(&a, &c, &err), 0);
+    assert_int_equal(client_with(&a, "Bearer old")->limits.requests.running, 3);
+    assert_int_equal(client_with(&a, "Bearer new")->limits.requests.running, 2);
+    write_file(user_file, "old name=acme\nnew name=acme\n");
+    c.server_key_limits = one;
+    assert_int_equal(auth_load(&a, &c, &err), 0);
+    write_file(user_file, "last name=acme\n"); /* the key that the line names is gone */
+    assert_int_equal(auth_load(&a, &c, &err), -1);
+    assert_non_null(strstr(err.msg, "no key has this name, or this digest"));
+    auth_free(&a);
+}
+
 static bool origin_allowed(const struct auth *a, const char *origin)
 {
     static struct http_request req;
@@ -209,6 +262,7 @@ int main(void)
         cmocka_unit_test(auth_checks_keys),
         cmocka_unit_test(auth_keeps_old_keys_when_a_reload_fails),
         cmocka_unit_test(auth_tells_clients_by_name_or_key_over_reloads),
+        cmocka_unit_test(auth_limits_a_client_by_the_digest_of_any_of_its_keys),
         cmocka_unit_test(auth_allows_listed_origins_only),
     };
     return cmocka_run_group_tests(tests, make_files, remove_files);

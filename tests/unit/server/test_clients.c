@@ -34,7 +34,7 @@ static struct client_name named(const char *name)
 static struct client *get(struct clients *all, const char *text)
 {
     struct client_name who = address(text);
-    return clients_get(all, &who, NULL);
+    return clients_get(all, &who);
 }
 
 /* ---- who ----------------------------------------------------------------------------------- */
@@ -64,7 +64,7 @@ static void clients_that_are_idle_are_forgotten_in_the_end(void **state)
     for (uint32_t i = 0; i < 3 * CLIENTS_IDLE; i++) {
         struct sockaddr_in four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(i)};
         struct client_name who = clients_address((struct sockaddr *)&four);
-        struct client *c = clients_get(all, &who, NULL);
+        struct client *c = clients_get(all, &who);
         assert_true(c->id > last); /* numbers are never used again: nobody inherits a cache */
         last = c->id;
         clients_release(all, c);
@@ -93,21 +93,29 @@ static void clients_have_what_the_rules_say(void **state)
     assert_int_equal(client_rules_read(&r, list, &err), 0);
     struct client_name acme = named("acme"), free_one = named("b.c-d_e"),
                        unknown = address("192.0.2.1"), key = {.kind = CLIENT_KEY};
-    struct client_limits l = client_rules_limits(&r, &acme, NULL);
+    static const unsigned char other[SHA256_BYTES];
+    memcpy(key.bytes, digest, sizeof digest);
+    assert_int_equal(client_rules_add_key(&r, &acme, other, &err), 0);
+    assert_int_equal(client_rules_add_key(&r, &free_one, other, &err), 0);
+    assert_int_equal(client_rules_check(&r, &err), -1); /* nobody yet has the digest */
+    assert_non_null(strstr(err.msg, "line 3"));
+    digest[4] ^= 0x10; /* the ninth digit */
+    assert_int_equal(client_rules_add_key(&r, &key, digest, &err), 0);
+    assert_int_equal(client_rules_limits(&r, &key).requests.waiting, -1);
+    digest[4] ^= 0x10;
+    assert_int_equal(client_rules_add_key(&r, &key, digest, &err), 0);
+    assert_int_equal(client_rules_check(&r, &err), 0);
+    struct client_limits l = client_rules_limits(&r, &acme);
     assert_int_equal(l.requests.running, 2);
     assert_int_equal(l.requests.waiting, 3);
     assert_int_equal(l.tokens_per_minute, 600); /* of `*` */
-    l = client_rules_limits(&r, &unknown, NULL);
+    l = client_rules_limits(&r, &unknown);
     assert_int_equal(l.requests.running, 8);
     assert_int_equal(l.requests.waiting, -1);
-    l = client_rules_limits(&r, &free_one, NULL);
+    l = client_rules_limits(&r, &free_one);
     assert_int_equal(l.requests.running, 0);
     assert_int_equal(l.tokens_per_minute, 0);
-    memcpy(key.bytes, digest, sizeof digest);
-    l = client_rules_limits(&r, &key, digest);
-    assert_int_equal(l.requests.waiting, 0);
-    digest[4] ^= 0x10; /* the ninth digit */
-    assert_int_equal(client_rules_limits(&r, &key, digest).requests.waiting, -1);
+    assert_int_equal(client_rules_limits(&r, &key).requests.waiting, 0);
     client_rules_free(&r);
 }
 
@@ -215,6 +223,31 @@ static void a_reload_keeps_what_was_used(void **state)
     clients_close(all);
 }
 
+static void a_lowered_limit_takes_no_more_than_the_share_that_was_used(void **state)
+{
+    (void)state;
+    const int64_t s = 1000000000;
+    struct clients *all = clients_open();
+    set_rules(all, "* tokens_per_minute=100000");
+    struct client *idle = get(all, "192.0.2.1"), *half = get(all, "192.0.2.2"),
+                  *owing = get(all, "192.0.2.3");
+    int64_t now = clock_ns();
+    client_charge(idle, 4000, now - 100 * s);
+    idle->filled_ns = now - 100 * s; /* it has been quiet for longer than a minute */
+    client_charge(half, 50000, now);
+    half->filled_ns = now + 3600 * s; /* so that the time this test takes fills nothing */
+    client_charge(owing, 150000, now);
+    owing->filled_ns = now + 3600 * s;
+    set_rules(all, "* tokens_per_minute=1000");
+    assert_true(client_wait_s(idle, 1000, now) == 0);
+    assert_true(client_wait_s(half, 500, now) == 0);
+    assert_true(fabs(client_wait_s(half, 1000, now) - 30) < 1e-6);
+    assert_true(fabs(client_wait_s(owing, 1000, now) - 90) < 1e-6); /* as under the old limit */
+    set_rules(all, "* tokens_per_minute=2000");
+    assert_true(client_wait_s(half, 1500, now) == 0); /* 500 are used */
+    clients_close(all);
+}
+
 /* ---- metrics ------------------------------------------------------------------------------- */
 
 static char *metrics(const struct clients *all, bool names)
@@ -235,7 +268,7 @@ static void metrics_name_only_so_many_clients(void **state)
         char name[32];
         snprintf(name, sizeof name, "client-%d", i);
         struct client_name who = named(name);
-        struct client *c = clients_get(all, &who, NULL);
+        struct client *c = clients_get(all, &who);
         c->counts->requests++;
     }
     get(all, "192.0.2.1")->counts->requests++;
@@ -263,6 +296,7 @@ int main(void)
         cmocka_unit_test(rules_that_are_not_understood_name_file_and_line),
         cmocka_unit_test(a_bucket_fills_up_with_time_and_holds_a_minute),
         cmocka_unit_test(a_reload_keeps_what_was_used),
+        cmocka_unit_test(a_lowered_limit_takes_no_more_than_the_share_that_was_used),
         cmocka_unit_test(metrics_name_only_so_many_clients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
 #include "tests/unit/unit.h"
 
 #include <math.h>
+#include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +61,71 @@ static void json_refuses_what_is_not_an_object(void **state)
     assert_int_equal(e.status, 400);
     assert_null(parse("{\"a\":\"abc\\u00g1 more\"}", &e));
     assert_non_null(strstr(e.message, "malformed escape in a string at byte 9"));
+}
+
+/* What cJSON takes beyond JSON, and what it must go on taking. */
+static void json_numbers_are_those_of_the_grammar(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        bool good;
+    } rows[] = {
+        {"0", true},         {"-0", true},    {"10", true},         {"-1.5", true},
+        {"0.10", true},      {"1e5", true},   {"1E+05", true},      {"2.5e-3", true},
+        {"0e0", true},       {"1e999", true}, {"1234567890", true}, {"01", false},
+        {"-01", false},      {"00", false},   {"00.5", false},      {"1.", false},
+        {"1.e5", false},     {".5", false},   {"-.5", false},       {"+1", false},
+        {"1e", false},       {"1e+", false},  {"1E-", false},       {"-", false},
+        {"--1", false},      {"1-1", false},  {"1.2.3", false},     {"1e5.0", false},
+        {"1e5e5", false},    {"NaN", false},  {"Infinity", false},  {"-Infinity", false},
+        {"nan", false},      {"inf", false},  {"-inf", false},      {"0x10", false},
+        {"1_000", false},    {"1,5", false},  {"1f", false},        {"\u0661", false},
+        {"\xd9\xa1", false},
+    };
+    static const char *const around[] = {"{\"a\":%s}", "{\"a\":[0, %s ,0]}"};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows) * 2; i++) {
+        if (i % 2 && strchr(rows[i / 2].text, ','))
+            continue; /* two elements of a list */
+        char text[64];
+        struct api_error e;
+        snprintf(text, sizeof text, around[i % 2], rows[i / 2].text);
+        cJSON *j = parse(text, &e);
+        if (rows[i / 2].good != (j != NULL))
+            fail_msg("%s: %s", j ? "accepted" : "refused", text);
+        assert_int_equal(e.status, j ? 0 : 400);
+        cJSON_Delete(j);
+    }
+    struct api_error e;
+    assert_null(parse("{\"ab\": 01}", &e));
+    assert_non_null(strstr(e.message, "malformed number at byte 7"));
+}
+
+/* Every text of up to five of these characters, against the grammar as a regular expression. */
+static void json_takes_no_other_short_number(void **state)
+{
+    (void)state;
+    static const char characters[] = "01-+.e";
+    regex_t grammar;
+    assert_int_equal(regcomp(&grammar, "^-?(0|[1-9][0-9]*)(\\.[0-9]+)?(e[-+]?[0-9]+)?$",
+                             REG_EXTENDED | REG_NOSUB),
+                     0);
+    int good = 0;
+    for (int n = 1, all = 6; n <= 5; n++, all *= 6)
+        for (int i = 0; i < all; i++) {
+            char number[8] = "", text[32];
+            for (int k = 0, rest = i; k < n; k++, rest /= 6)
+                number[k] = characters[rest % 6];
+            snprintf(text, sizeof text, "{\"a\":%s}", number);
+            struct api_error e;
+            cJSON *j = parse(text, &e);
+            if ((regexec(&grammar, number, 0, NULL, 0) == 0) != (j != NULL))
+                fail_msg("%s: %s", j ? "accepted" : "refused", text);
+            good += j != NULL;
+            cJSON_Delete(j);
+        }
+    assert_true(good > 100);
+    regfree(&grammar);
 }
 
 static void json_caps_depth_and_elements(void **state)
@@ -216,6 +282,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(json_refuses_what_is_not_an_object),
+        cmocka_unit_test(json_numbers_are_those_of_the_grammar),
+        cmocka_unit_test(json_takes_no_other_short_number),
         cmocka_unit_test(json_caps_depth_and_elements),
         cmocka_unit_test(json_keeps_nul_characters),
         cmocka_unit_test(json_getters_name_the_member),

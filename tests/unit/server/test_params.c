@@ -121,6 +121,10 @@ static void params_take_what_constrains_nothing(void **state)
         "{\"tool_choice\":null,\"function_call\":null,\"modalities\":null}",
         "{\"modalities\":[\"text\"]}",
         "{\"modalities\":[]}",
+        "{\"response_format\":{},\"best_of\":false}",
+        "{\"response_format\":\"\",\"best_of\":[]}",
+        "{\"response_format\":false,\"best_of\":\"\"}",
+        "{\"response_format\":[],\"best_of\":{}}",
     };
     struct params p;
     struct api_error e;
@@ -250,7 +254,8 @@ static const struct refusal refused_by_both[] = {
     {"{\"use_beam_search\":true}", "use_beam_search"},
     {"{\"prompt_logprobs\":0}", "prompt_logprobs"},
     {"{\"response_format\":{\"type\":\"json_object\"}}", "response_format"},
-    {"{\"response_format\":{}}", "response_format"},
+    {"{\"response_format\":{\"type\":5}}", "response_format"},
+    {"{\"response_format\":true}", "response_format"},
     {"{\"response_format\":\"text\"}", "response_format"},
 };
 
