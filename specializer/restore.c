@@ -170,7 +170,7 @@ static void add_winners(struct list *l)
         pthread_mutex_lock(&s->lock);
         bool free_slot = p && !p->locked.pinned[0];
         if (free_slot)
-            p->locked.share = all.winner[i].share;
+            p->locked.share = p->locked.own = all.winner[i].share;
         pthread_mutex_unlock(&s->lock);
         if (free_slot)
             add(l, p, all.winner[i].key);
