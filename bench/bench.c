@@ -58,9 +58,26 @@ static int parse_list(const char *text, int most, struct list *out)
         if (end == text || v < 1 || v > most || out->n == LIST_MAX || (*end && *end != ','))
             return -1;
         out->value[out->n++] = (int)v;
+        if (*end && !end[1])
+            return -1; /* a comma, and nothing behind it */
         text = *end ? end + 1 : end;
     }
     return out->n ? 0 : -1;
+}
+
+/* Flags that do nothing in some modes are refused there, instead of being measured without. */
+static int check_mode(const struct bench *b, const char *flag, struct err *e)
+{
+    static const struct {
+        const char *flag, *modes;
+    } some[] = {{"--batch", "decode, step, region"},
+                {"--context", "decode, step, region"},
+                {"--prompt", "prefill, region"},
+                {"--points", "decode"}};
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        if (strcmp(flag, some[i].flag) == 0 && !strstr(some[i].modes, b->mode))
+            return err_set(e, "%s does nothing in %s: it is for %s", flag, b->mode, some[i].modes);
+    return 0;
 }
 
 static int take_points(struct bench *b, struct err *e)
@@ -105,6 +122,8 @@ static int own_flags(struct bench *b, int *argc, char **argv, struct err *e)
             argv[left++] = argv[i];
             continue;
         }
+        if (check_mode(b, argv[i], e))
+            return -1;
         if (++i == *argc)
             return err_set(e, "%s wants a value", argv[i - 1]);
         if (word)
@@ -114,6 +133,8 @@ static int own_flags(struct bench *b, int *argc, char **argv, struct err *e)
                            "%s %s: want up to %d whole numbers from 1 to %d, with commas between",
                            argv[i - 1], argv[i], (int)LIST_MAX, most);
     }
+    if (pairs.n != 1)
+        return err_set(e, "--pairs: want one whole number from 1 to %d", (int)PAIRS_MAX);
     b->pairs = pairs.value[0];
     *argc = left;
     return b->points ? take_points(b, e) : 0;

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench_report.c - results as tables for people and as JSON for scripts. */
 #include <cjson/cJSON.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bench/bench_private.h"
 #include "config/clock.h"
@@ -161,8 +163,9 @@ int bench_write_json(const struct bench *b, const struct result *r, int n, struc
     char *text = cJSON_Print(o);
     cJSON_Delete(o);
     FILE *f = fopen(b->json, "w");
-    bool bad = !f || fprintf(f, "%s\n", text) < 0;
-    bad = (f && fclose(f) != 0) || bad;
+    int bad = !f || fprintf(f, "%s\n", text) < 0 ? errno : 0;
+    if (f && fclose(f) != 0 && !bad)
+        bad = errno;
     free(text);
-    return bad ? err_set(e, "--json %s: cannot be written", b->json) : 0;
+    return bad ? err_set(e, "--json %s: cannot be written: %s", b->json, strerror(bad)) : 0;
 }

@@ -6,6 +6,7 @@
  * (server/loop.c), a rank that is stuck in its device (engine/ranks.c) and a WHET_ISA that nobody
  * knows (kernels/isa.c); children end themselves.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -143,13 +144,27 @@ static void open_standard_streams(void)
         close(fd);
 }
 
+/* `rc`, or 1 where what a command wrote did not arrive: a full disk, say. A closed pipe ends the
+ * process by SIGPIPE, as it does with other tools. */
+static int flushed(int rc)
+{
+    errno = 0;
+    bool lost = fflush(stdout) != 0;
+    int why = errno;
+    if (!lost && !ferror(stdout))
+        return rc;
+    fprintf(stderr, "whet: the output could not be written: %s\n",
+            lost && why ? strerror(why) : "some of it is lost");
+    return rc ? rc : 1;
+}
+
 int main(int argc, char **argv)
 {
     open_standard_streams();
     blas_prepare();
     for (int i = 0; argc > 1 && i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
-            return run(&commands[i], argc, argv);
+            return flushed(run(&commands[i], argc, argv));
     if (argc > 1)
         fprintf(stderr, "whet: there is no command \"%s\"\n\n", argv[1]);
     usage(stderr);

@@ -375,15 +375,15 @@ static const char *config_file(int argc, char **argv, struct err *err, int *fail
 {
     const char *path = getenv("WHET_CONFIG");
     for (int i = 1; i < argc; i++) {
-        if (strncmp(argv[i], "--config=", 9) == 0)
-            path = argv[i] + 9;
-        if (strcmp(argv[i], "--config") != 0)
+        bool joined = strncmp(argv[i], "--config=", 9) == 0;
+        if (!joined && strcmp(argv[i], "--config") != 0)
             continue;
-        if (i + 1 == argc) {
-            *failed = err_set(err, "--config wants a file");
+        path = joined ? argv[i] + 9 : i + 1 < argc ? argv[i + 1] : NULL;
+        if (!path || !*path) { /* "", as from a variable that is not set, is no file */
+            *failed =
+                err_set(err, "--config wants a file%s", path ? ", and has an empty name" : "");
             return NULL;
         }
-        path = argv[i + 1];
     }
     return path;
 }

@@ -18,6 +18,9 @@ packages_screenshots="chromium fonts-inter fonts-jetbrains-mono pngquant"
 say() { printf '\033[1mwhet:\033[0m %s\n' "$*" >&2; }
 die() { printf 'whet: %s\n' "$*" >&2; exit 1; }
 
+# What the script $1 says of itself at its beginning, below the licence.
+header() { sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$1"; }
+
 have_package() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
 
 # Prints the packages of "$@" (with alternatives) that are not installed.

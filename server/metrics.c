@@ -63,7 +63,7 @@ static bool generates(const char *label)
  * series of what should never be is there from the start. */
 static bool is_written(const struct metrics *m, int route, int c)
 {
-    return m->requests[route][c] > 0 || (codes[c] == 500 && generates(router_label_text(route)));
+    return m->requests[route][c] > 0 || codes[c] == 500;
 }
 
 void metrics_write(struct metrics *m, FILE *out)

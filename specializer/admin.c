@@ -93,7 +93,7 @@ cJSON *slot_json_locked(struct specializer *s, const struct slot_search *p)
         cJSON_AddNullToObject(o, "pinned");
     if (p->locked.previous)
         cJSON_AddItemToObject(o, "previous", kernel_brief(p->locked.previous));
-    cJSON_AddNumberToObject(o, "share", p->locked.share);
+    cJSON_AddNumberToObject(o, "share", p->locked.own);
     cJSON_AddNumberToObject(o, "run_s", p->locked.run_s);
     cJSON_AddNumberToObject(o, "bytes", p->locked.bytes);
     cJSON_AddNumberToObject(o, "roofline_s", p->locked.roofline_s);

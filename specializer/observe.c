@@ -116,8 +116,11 @@ double observe_update(struct observe *o)
         s->lent *= keep;
         total += s->seconds - s->lent;
     }
-    for (int i = 0; i < o->slots; i++)
-        o->slot[i].share = total > 0 ? o->slot[i].seconds / total : 0;
+    for (int i = 0; i < o->slots; i++) {
+        struct observed *s = &o->slot[i];
+        s->share = total > 0 ? s->seconds / total : 0;
+        s->own = total > 0 && s->seconds > s->lent ? (s->seconds - s->lent) / total : 0;
+    }
     o->busy_s += busy;
     return busy;
 }

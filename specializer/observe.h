@@ -19,6 +19,7 @@ enum { SEEN_STEPS, SEEN_RUNS, SEEN_TOKENS, SEEN_CONTEXT, SEEN_SEQUENCES, SEEN_NS
 struct observed {
     double steps, runs, tokens, context, sequences, seconds;
     double share; /* of the aged time of all slots; 0..1 */
+    double own;   /* of that, what runs here took themselves: all slots' make 1 */
     /* A fused region's slot without a kernel of its own is seen as its parts are, which count the
      * same time too: so much of `seconds` is theirs. */
     double lent;

@@ -170,7 +170,7 @@ static void add_winners(struct list *l)
         pthread_mutex_lock(&s->lock);
         bool free_slot = p && !p->locked.pinned[0];
         if (free_slot)
-            p->locked.share = all.winner[i].share;
+            p->locked.share = p->locked.own = all.winner[i].share;
         pthread_mutex_unlock(&s->lock);
         if (free_slot)
             add(l, p, all.winner[i].key);
@@ -473,10 +473,12 @@ int winners_load(const struct config *c, const struct model *m, struct backend *
                  void *ctx, struct err *err)
 {
     char *path = store_default_path(c->specializer_store);
-    struct store *store = store_open(path, err);
+    bool named = c->specializer_store && c->specializer_store[0];
+    bool none_yet = !named && access(path, F_OK) != 0; /* nothing was ever learnt here */
+    struct store *store = none_yet ? NULL : store_open_read(path, err);
     free(path);
     if (!store)
-        return -1;
+        return none_yet ? 0 : -1;
     struct key_parts keys = {{0}};
     struct compiler compiler = {0};
     enum numerics numerics = numerics_parse(c->specializer_numerics);

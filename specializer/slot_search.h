@@ -34,8 +34,8 @@ struct slot_search {
         uint64_t swaps;             /* how often its kernel was exchanged since the start */
         bool stale;        /* it lost its kernel, or more may be proposed: the search begins anew */
         double gain_eager; /* of `active` over eager */
-        double share, run_s, roofline_s, bytes, worth; /* copied from observe for operators */
-        int32_t candidates, wins, refusals;            /* since start */
+        double share, own, run_s, roofline_s, bytes, worth; /* copied from observe for operators */
+        int32_t candidates, wins, refusals;                 /* since start */
         enum slot_wait waits;
         int32_t audits;  /* of `active` that found nothing */
         int32_t suspect; /* live steps of `active` that are still to be looked at (fleet_loop.c) */

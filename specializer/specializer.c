@@ -130,16 +130,36 @@ static bool waits_for_parts_locked(struct specializer *s, const struct slot_sear
     return false;
 }
 
-bool slot_choosable_locked(struct specializer *s, const struct slot_search *p)
+/* Whether there is anything to try, now or later. */
+static bool has_candidates_locked(struct specializer *s, const struct slot_search *p)
 {
-    if (p->left_out || p->exhausted || p->promoted.c || p->locked.pinned[0] ||
-        clock_ns() < p->not_before_ns || waits_for_parts_locked(s, p))
+    if (p->left_out || p->exhausted || p->locked.pinned[0])
         return false;
     for (int t = 0; t < template_count(); t++)
         if (template_fits(template_at(t), s->env.machine->kind, p->slot->region, p->slot->m) &&
             !is_disabled_locked(s, "", template_at(t)->id))
             return true;
     return false;
+}
+
+bool slot_choosable_locked(struct specializer *s, const struct slot_search *p)
+{
+    return !p->promoted.c && clock_ns() >= p->not_before_ns && !waits_for_parts_locked(s, p) &&
+           has_candidates_locked(s, p);
+}
+
+/* Whether steps were seen, and no slot waits: for live steps, for its next turn, or for a server of
+ * the fleet that searches it. */
+static bool has_converged(struct specializer *s)
+{
+    bool waits = s->observe.busy_s <= 1;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < s->slot_searches && !waits; i++) {
+        const struct slot_search *p = &s->slot_search[i];
+        waits = p->promoted.c || (p->locked.worth >= OBSERVE_LEAST && has_candidates_locked(s, p));
+    }
+    pthread_mutex_unlock(&s->lock);
+    return !waits;
 }
 
 /* On a GPU a slot's first batch is what is known to be good (points.c): every slot that matters
@@ -270,12 +290,14 @@ static void nap(struct specializer *s, enum doing doing)
     specializer_wait(s, NAP_S);
 }
 
-static void fall_asleep(struct specializer *s, const char *why)
+/* `doing` says why: DOING_SLEEP or DOING_CAPPED. */
+static void fall_asleep(struct specializer *s, enum doing doing, const char *why)
 {
+    atomic_store(&s->converged, doing == DOING_SLEEP && has_converged(s));
     if (!s->asleep && s->observe.busy_s > 1)
         store_trace(s->store, NULL, NULL, "asleep", NULL, "%s", why);
     s->asleep = s->observe.busy_s > 1;
-    nap(s, DOING_SLEEP);
+    nap(s, doing);
 }
 
 /* True if there was one to try. It lends no engine time, so it needs no idle engine: on the
@@ -313,11 +335,11 @@ static void search_step(struct specializer *s)
         else
             specializer_wait(s, 0.02);
     } else if (!search_batch_may_build(s)) {
-        fall_asleep(s, "the builds of this hour are used up");
+        fall_asleep(s, DOING_CAPPED, "the builds of this hour are used up");
     } else if (text_advance(s)) {
         s->asleep = false;
     } else if (!search_advance(s)) {
-        fall_asleep(s, "nothing is worth looking at");
+        fall_asleep(s, DOING_SLEEP, "nothing is worth looking at");
     }
 }
 

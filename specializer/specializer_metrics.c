@@ -126,7 +126,8 @@ static bool searching(struct specializer *s)
 {
     int doing = atomic_load(&s->doing);
     return atomic_load(&s->mode) == SPECIALIZER_RUN &&
-           (doing == DOING_SEARCH || doing == DOING_SLEEP || doing == DOING_YIELD);
+           (doing == DOING_SEARCH || doing == DOING_SLEEP || doing == DOING_CAPPED ||
+            doing == DOING_YIELD);
 }
 
 void specializer_metrics(struct specializer *s, FILE *out)

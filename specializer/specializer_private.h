@@ -95,6 +95,7 @@ struct specializer {
     int64_t since_ns;               /* when the restored kernels were back */
     int64_t seen_ns;                /* when the first steps were seen; 0: not yet (opening.c) */
     bool asleep;
+    _Atomic bool converged; /* asleep with nothing left to search for in what was observed */
     struct counts counts;
 };
 
@@ -103,7 +104,8 @@ enum doing {
     DOING_WAIT, /* for the engine */
     DOING_RESTORE,
     DOING_SEARCH,
-    DOING_SLEEP, /* nothing is worth looking at */
+    DOING_SLEEP,  /* nothing is worth looking at now */
+    DOING_CAPPED, /* the builds of this hour are used up */
     DOING_PAUSED,
     DOING_FROZEN,
     DOING_HELPLESS, /* no compiler */

@@ -18,8 +18,9 @@ enum { TRACE_ROWS = 80, REFUSAL_ROWS = 24, VERDICT_ROWS = 12, MARK_ROWS = 64 };
 /* Marks are for a chart of the engine's history, which reaches back so far. */
 #define MARKS_S 900
 
-static const char *const doing_names[] = {"waiting", "restoring",   "searching", "asleep", "paused",
-                                          "frozen",  "no_compiler", "yielding",  "off"};
+static const char *const doing_names[] = {"waiting",      "restoring", "searching", "asleep",
+                                          "builds_spent", "paused",    "frozen",    "no_compiler",
+                                          "yielding",     "off"};
 EVERY_ROW(doing_names, DOINGS);
 
 static void add_row(void *ctx, const struct trace_row *row)
@@ -115,7 +116,9 @@ char *specializer_json(struct specializer *s)
     static const char *const marks[] = {"active", "restored", "rolled_back", "disabled", "retired"};
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "mode", mode_names[atomic_load(&s->mode)]);
-    cJSON_AddStringToObject(o, "doing", doing_names[atomic_load(&s->doing)]);
+    int doing = atomic_load(&s->doing);
+    cJSON_AddStringToObject(o, "doing", doing_names[doing]);
+    cJSON_AddBoolToObject(o, "converged", doing == DOING_SLEEP && atomic_load(&s->converged));
     cJSON_AddStringToObject(o, "numerics", numerics_name(s->numerics));
     cJSON_AddStringToObject(o, "strategy", s->strategy->name);
     cJSON_AddNumberToObject(o, "swaps", (double)atomic_load(&s->counts.published));

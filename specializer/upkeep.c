@@ -44,8 +44,10 @@ void specializer_observe_now(struct specializer *s)
         if (s->observe.slot[i].delta[SEEN_RUNS] > 0)
             p->ran_ns = s->observed_ns;
         p->locked.waits = slot_search_waits(p);
-        if (s->observe.slot[i].seconds > 0)
+        if (s->observe.slot[i].seconds > 0) {
             p->locked.share = s->observe.slot[i].share;
+            p->locked.own = s->observe.slot[i].own;
+        }
         s->locked.saved_s += s->observe.slot[i].saved_s;
     }
     pthread_mutex_unlock(&s->lock);

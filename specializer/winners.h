@@ -10,7 +10,8 @@
 
 /* Publishes every winner of the store (specializer.store of `c`) whose key is still valid and whose
  * object file is the one that passed. Nothing is compiled, probed or measured. Calls `each` (may be
- * NULL) for every published kernel. Returns how many, or -1 when the store cannot be opened. */
+ * NULL) for every published kernel. Returns how many, none where no store is named and there is
+ * none yet, or -1 when it cannot be opened. */
 int winners_load(const struct config *c, const struct model *m, struct backend *b,
                  const struct backend_ops *ops, struct dispatch *d,
                  void (*each)(void *ctx, const struct slot *slot, const struct kernel *k),

@@ -4,6 +4,7 @@
 #define WHET_TUNE_OPTIONS_H
 
 #include "config/config.h"
+#include "config/err.h"
 
 enum { SLOTS_MOST = 64 };
 
@@ -22,5 +23,10 @@ struct tune_options {
     bool build_only;
     struct config config;
 };
+
+/* Takes the flags that are not whet serve's out of argv; the rest is for config_parse(), with
+ * --strategy by its long name. Texts stay argv's. -1 with a message that names the flag: a value
+ * that is none, a flag that the mode has no use for, or two modes. */
+int tune_own_flags(struct tune_options *o, int *argc, char **argv, struct err *err);
 
 #endif

@@ -374,7 +374,7 @@ static void add_row(void *ctx, const struct record *r)
 int report_store(const struct config *c, const char *json, struct err *err)
 {
     char *path = store_default_path(c->specializer_store);
-    struct store *store = store_open(path, err);
+    struct store *store = store_open_read(path, err);
     free(path);
     if (!store)
         return -1;

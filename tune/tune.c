@@ -38,100 +38,6 @@ static int usage(const char *why)
     return 2;
 }
 
-/* ---- options ------------------------------------------------------------------------------- */
-
-static bool number(const char *text, double least, double most, double *out)
-{
-    char *end;
-    *out = strtod(text, &end);
-    return end != text && !*end && *out >= least && *out <= most;
-}
-
-/* One of our flags with its value: 1 taken, 0 not ours, -1 wrong. */
-static int own_flag(struct tune_options *o, const char *flag, char *value)
-{
-    double n;
-    const struct {
-        const char *flag;
-        const char **to;
-    } texts[] = {
-        {"--table", &o->table}, {"--json", &o->json}, {"--svg", &o->svg}, {"--record", &o->record}};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        if (strcmp(flag, texts[i].flag) == 0) {
-            *texts[i].to = value;
-            return value ? 1 : -1;
-        }
-    if (strcmp(flag, "--slot") == 0) {
-        if (!value || o->slots == SLOTS_MOST)
-            return -1;
-        o->slot[o->slots++] = value;
-        return 1;
-    }
-    if (strcmp(flag, "--seconds") == 0) {
-        if (!value || !number(value, 0.1, 1e6, &o->seconds))
-            return -1;
-        return 1;
-    }
-    if (strcmp(flag, "--drop") == 0)
-        return value && number(value, 0, 0.9, &o->drop) ? 1 : -1;
-    const struct {
-        const char *flag;
-        int *to, most;
-    } counts[] = {{"--points", &o->points, 100000},
-                  {"--seeds", &o->seeds, 100000},
-                  {"--first-seed", &o->first_seed, 100000},
-                  {"--questions", &o->questions, 100000},
-                  {"--history", &o->history, LINEAGE}};
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        if (strcmp(flag, counts[i].flag) == 0) {
-            if (!value || !number(value, 1, counts[i].most, &n))
-                return -1;
-            *counts[i].to = (int)n;
-            return 1;
-        }
-    return 0;
-}
-
-/* Takes our own flags out of argv; the rest is for config_parse. */
-static int own_flags(struct tune_options *o, int *argc, char **argv, struct err *err)
-{
-    static const char *const modes[] = {NULL, "--measure", "--ablate", "--report"};
-    int left = 1;
-    for (int i = 1; i < *argc; i++) {
-        int taken = 0;
-        for (int m = 1; m < 4; m++)
-            if (strcmp(argv[i], modes[m]) == 0) {
-                o->mode = m;
-                taken = 1;
-            }
-        const struct {
-            const char *flag;
-            bool *on;
-        } switches[] = {{"--build-only", &o->build_only}, {"--at-once", &o->at_once}};
-        for (int k = 0; k < 2; k++)
-            if (strcmp(argv[i], switches[k].flag) == 0) {
-                *switches[k].on = true;
-                taken = 1;
-            }
-        if (taken)
-            continue;
-        char *value = i + 1 < *argc ? argv[i + 1] : NULL;
-        taken = own_flag(o, argv[i], value);
-        if (taken < 0)
-            return value ? err_set(err, "%s %s: out of range, no number, or one too many", argv[i],
-                                   value)
-                         : err_set(err, "%s wants a value", argv[i]);
-        if (taken)
-            i++;
-        else if (strcmp(argv[i], "--strategy") == 0)
-            argv[left++] = (char *)"--specializer-strategy";
-        else
-            argv[left++] = argv[i];
-    }
-    *argc = left;
-    return 0;
-}
-
 /* ---- measuring ----------------------------------------------------------------------------- */
 
 static int measure(struct tune_options *o, struct err *err)
@@ -242,7 +148,7 @@ int tune_main(int argc, char **argv)
 {
     struct tune_options o = {.mode = TUNE_LOOP};
     struct err err = {{0}};
-    if (own_flags(&o, &argc, argv, &err) != 0)
+    if (tune_own_flags(&o, &argc, argv, &err) != 0)
         return usage(err.msg);
     int parsed = config_parse(&o.config, argc, argv, &err);
     const char *wrong = parsed < 0 ? err.msg : parsed == 0 ? missing(&o) : NULL;

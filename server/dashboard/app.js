@@ -53,7 +53,8 @@ const DOING = {
   waiting: ["warn", "Starting"],
   restoring: ["warn", "Restoring"],
   searching: ["good", "Searching"],
-  asleep: ["good", "Converged"],
+  asleep: ["good", "Idle"], /* judge(): or converged */
+  builds_spent: ["warn", "Builds used up"],
   paused: ["warn", "Paused"],
   frozen: ["warn", "Frozen"],
   no_compiler: ["warn", "No compiler"],
@@ -65,6 +66,10 @@ const NOTES = {
   paused: ["Paused.", "Nothing new is searched for; active kernels serve and stay watched."],
   frozen: ["Frozen.", "The kernels there are keep serving; no engine time is lent. Audits go on."],
   no_compiler: ["No compiler.", "Stored kernels serve; nothing new can be built."],
+  builds_spent: [
+    "The builds of this hour are used up.",
+    "The search goes on with the next hour (specializer.builds_per_hour)."
+  ],
   off: [
     "The specializer is off.",
     "The eager kernels serve (specializer.enabled, or a backend without templates)."
@@ -93,7 +98,8 @@ function judge(doc) {
   const doing = s.mode === "freeze"         ? "frozen" :
     s.mode === "pause" && s.doing !== "off" ? "paused" :
                                               s.doing;
-  const [tone, word] = DOING[doing] || ["", doing];
+  const [tone, usual] = DOING[doing] || ["", doing];
+  const word = doing === "asleep" && s.converged ? "Converged" : usual;
   const [title, text] = NOTES[doing] || ["", ""];
   if (doing === "frozen" && s.numerics === "frozen")
     return [tone, word, title, "By the configuration: specializer.numerics = frozen."];
@@ -176,10 +182,11 @@ function lost(error) {
     return;
   }
   showState("bad", error.status ? "Error" : "Connection lost");
-  const since = last ? ` Shown is what was ${ago(heard / 1000, Date.now() / 1000)}.` : "";
+  const when = last ? ago(heard / 1000, Date.now() / 1000) : "";
+  const shown = last ? ` Shown is what was heard ${when === "now" ? "just now" : when}.` : "";
   notice(
     "bad", error.status ? "The server refused." : "Connection lost.",
-    (error.status ? error.message + "." : "Trying again.") + since);
+    (error.status ? error.message + "." : "Trying again.") + shown);
 }
 
 function take(doc) {

@@ -129,7 +129,7 @@ static void take_row(void *ctx, const struct llm_call *x)
 
 static int read_store(struct adviser_replay *r, const char *path, struct err *err)
 {
-    struct store *s = store_open(path, err);
+    struct store *s = store_open_read(path, err);
     if (!s)
         return -1;
     int result = store_llm_calls(s, take_row, r, err);

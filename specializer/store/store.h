@@ -4,7 +4,8 @@
  * Candidates with their evidence (wins and refusals alike), the winner of every slot, operators'
  * pins and disables, the decision trace, calls of the adviser. A transition and everything
  * that goes with it is one transaction, so whatever kills the process leaves either the old state
- * or the new one. A damaged file is moved aside with a log line and a new one begun.
+ * or the new one. A damaged file is moved aside with a log line and a new one begun, if it was a
+ * store (store_file_kind()); any other file is refused, and nothing of it is changed.
  *
  * Any thread: one connection behind one mutex; every call is a few rows. A function that is handed
  * a row runs with that mutex held: it may not call the store, unless it says here that it may.
@@ -20,10 +21,13 @@ enum { STORE_VERSION = 2 };
 
 struct store;
 
-/* Opens or creates the file and its folder, to read or for single changes. NULL when it cannot be
- * used at all: no permission, a file or folder that is not ours alone (store_file.h), or a schema
- * newer than this program. */
+/* Opens or creates the file and its folder, for single changes. NULL when it cannot be used at all:
+ * no permission, a file or folder that is not ours alone (store_file.h), a file of another program,
+ * or a schema newer than this program. */
 struct store *store_open(const char *path, struct err *err);
+/* The same to read, beside a process that has it or not: makes nothing and moves nothing, changes
+ * fail. NULL also when there is no such file, or it is empty or damaged. */
+struct store *store_open_read(const char *path, struct err *err);
 /* The same for who runs kernels and blames them for how the last process ended, or keeps files
  * beside the store: one process at a time, until the store is closed or the process is gone. NULL
  * with *taken true when another has it; the message says which and since when. */

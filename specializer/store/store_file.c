@@ -40,11 +40,12 @@ char *store_default_path(const char *configured)
 
 /* ---- ours ----------------------------------------------------------------------------------- */
 
-static int make_folder(const char *path, struct err *err)
+/* The folder of the file: it is there, or made, for us alone. */
+static int see_folder(const char *path, bool make, struct err *err)
 {
     const char *slash = strrchr(path, '/');
     char *folder = slash ? xasprintf("%.*s", (int)(slash - path) + 1, path) : xstrdup(".");
-    int rc = safe_folder_make(folder, err);
+    int rc = make ? safe_folder_make(folder, err) : safe_folder(folder, err);
     free(folder);
     return rc;
 }
@@ -59,14 +60,29 @@ static int check_file(const char *path, const char *suffix, struct err *err)
     return rc;
 }
 
-int store_file_make(const char *path, struct err *err)
+static int see_all(const char *path, bool make, struct err *err)
 {
     static const char *const suffix[] = {"", "-wal", "-shm", "-journal", ".lock"};
-    int rc = make_folder(path, err);
+    int rc = see_folder(path, make, err);
     for (size_t i = 0; i < sizeof suffix / sizeof *suffix && rc == 0; i++)
         rc = check_file(path, suffix[i], err);
-    if (rc != 0)
-        return err_prefix(err, "store %.160s", path);
+    return rc != 0 ? err_prefix(err, "store %.160s", path) : 0;
+}
+
+int store_file_find(const char *path, struct err *err)
+{
+    struct stat st;
+    if (lstat(path, &st) != 0)
+        return errno == ENOENT || errno == ENOTDIR
+                   ? err_set(err, "there is no store %s", path)
+                   : err_set(err, "store %s: %s", path, strerror(errno));
+    return see_all(path, false, err);
+}
+
+int store_file_make(const char *path, struct err *err)
+{
+    if (see_all(path, true, err) != 0)
+        return -1;
     /* What is in it is nobody else's business; SQLite gives its other files the mode of this. */
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd >= 0)
@@ -156,21 +172,58 @@ bool store_file_left(const char *path)
 
 /* ---- damage --------------------------------------------------------------------------------- */
 
+enum store_file_kind store_file_kind(const char *path)
+{
+    enum { ID_AT = 68, RESERVED_AT = 72, RESERVED_END = 92, HEADER = 100 };
+    static const unsigned char zeros[RESERVED_END - RESERVED_AT] = {0};
+    static const char magic[] = "SQLite format 3";
+    unsigned char head[HEADER];
+    struct stat st;
+    if (lstat(path, &st) != 0)
+        return errno == ENOENT ? STORE_FILE_NONE : STORE_FILE_OTHER;
+    int fd = safe_open(path, NULL);
+    ssize_t n = fd >= 0 ? pread(fd, head, sizeof head, 0) : -1;
+    if (fd >= 0)
+        close(fd);
+    if (n != HEADER)
+        return n == 0 ? STORE_FILE_NONE : STORE_FILE_OTHER;
+    uint32_t id = (uint32_t)head[ID_AT] << 24 | (uint32_t)head[ID_AT + 1] << 16 |
+                  (uint32_t)head[ID_AT + 2] << 8 | head[ID_AT + 3];
+    if (id == STORE_APPLICATION_ID && memcmp(head + RESERVED_AT, zeros, sizeof zeros) == 0)
+        return STORE_FILE_OURS;
+    if (memcmp(head, magic, sizeof magic) != 0)
+        return STORE_FILE_OTHER;
+    return id ? STORE_FILE_FOREIGN : STORE_FILE_UNSAID;
+}
+
+/* FILE.damaged-TIME, of which nothing is there yet. */
+static char *name_aside(const char *path)
+{
+    struct stat st;
+    for (long long at = (long long)clock_wall_s();; at++) {
+        char *to = xasprintf("%s.damaged-%lld", path, at);
+        if (lstat(to, &st) != 0)
+            return to;
+        free(to);
+    }
+}
+
 int store_file_move_aside(const char *path, const char *why, struct err *err)
 {
-    char *to = xasprintf("%s.damaged-%lld", path, (long long)clock_wall_s());
-    int r = rename(path, to);
-    if (r != 0)
-        err_set(err, "store %s is damaged (%s) and cannot be moved aside: %s", path, why,
-                strerror(errno));
-    else
-        log_warn("store", "%s is damaged (%s): moved to %s, starting a new one", path, why, to);
-    static const char *const extra[] = {"-wal", "-shm"};
-    for (int i = 0; i < 2 && r == 0; i++) {
-        char *name = xasprintf("%s%s", path, extra[i]);
-        unlink(name);
-        free(name);
+    /* The file last: one that is left beside a new store would be played back into it. */
+    static const char *const suffix[] = {"-journal", "-wal", "-shm", ""};
+    char *to = name_aside(path);
+    int r = 0;
+    for (size_t i = 0; i < sizeof suffix / sizeof *suffix && r == 0; i++) {
+        char *from = xasprintf("%s%s", path, suffix[i]), *aside = xasprintf("%s%s", to, suffix[i]);
+        if (rename(from, aside) != 0 && (errno != ENOENT || !suffix[i][0]))
+            r = err_set(err, "store %s is damaged (%s) and %s cannot be moved aside: %s", path, why,
+                        from, strerror(errno));
+        free(from);
+        free(aside);
     }
+    if (r == 0)
+        log_warn("store", "%s is damaged (%s): moved to %s, starting a new one", path, why, to);
     free(to);
     return r;
 }

@@ -24,6 +24,8 @@ struct store {
     char *folder;    /* of a copy, removed with it; or NULL */
 };
 
+/* SQLite's last complaint as the message, counted; -1. */
+int store_fault(struct store *s, struct err *err);
 /* A statement with its parameters bound: one letter each in `types`: s text or NULL, i int64_t,
  * d double. NULL with a message. */
 sqlite3_stmt *store_query(struct store *s, struct err *err, const char *sql, const char *types,

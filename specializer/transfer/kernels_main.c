@@ -120,7 +120,7 @@ static struct store *open_store(const struct config *c, const struct command *co
 {
     bool taken = false, import = command->run == import_from;
     char *path = store_default_path(c->specializer_store);
-    struct store *s = import ? store_open_alone(path, &taken, err) : store_open(path, err);
+    struct store *s = import ? store_open_alone(path, &taken, err) : store_open_read(path, err);
     free(path);
     if (taken)
         err_prefix(err,

@@ -415,6 +415,28 @@ def test_says_when_nothing_has_happened_yet(browser, start):
     assert "No tokens in this window" in browser.text("#readout")
 
 
+def test_says_converged_only_of_a_search_that_has_nothing_left(browser, start):
+    s = start("--specializer-enabled=true")
+    browser.open(s.url + "/dashboard")
+    state(browser, "Idle")  # no traffic, and nothing known
+    assert s.get("/specializer").json()["specializer"]["converged"] is False
+    judged = lambda **facts: browser.value(
+        f"judge({{server: {{state: 'ready'}}, specializer: {json.dumps({'mode': 'run', **facts})}}}).slice(0, 3)")
+    assert judged(doing="asleep", converged=True)[:2] == ["good", "Converged"]
+    assert judged(doing="asleep", converged=False)[:2] == ["good", "Idle"]
+    assert judged(doing="builds_spent", converged=False) == ["warn", "Builds used up",
+                                                             "The builds of this hour are used up."]
+
+
+def test_says_how_old_the_numbers_are(browser, server):
+    browser.open(server.url + "/dashboard")
+    browser.wait("!document.getElementById('main').hidden")
+    browser.value("lost({status: 0, message: ''})")
+    assert "Shown is what was heard just now." in browser.text("#notice")
+    browser.value("heard -= 30000, lost({status: 0, message: ''})")
+    assert "Shown is what was heard 30" in browser.text("#notice")
+
+
 def test_says_that_there_is_no_compiler(browser, start):
     s = start("--specializer-enabled=true", "--specializer-compiler=/nonexistent/cc")
     browser.open(s.url + "/dashboard")

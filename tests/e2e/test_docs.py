@@ -361,10 +361,12 @@ def test_a_server_that_is_gone_is_missed_whoever_names_the_job(tmp_path, job):
     assert value.groups() == (label, "whet")
 
 
-def test_failures_of_generation_are_counted_from_the_start(open_server):
+def test_failures_of_every_route_are_counted_from_the_start(open_server):
+    """WhetRequestBroke would miss the first 500 of a series that begins with it."""
     text = open_server.get("/metrics").text
-    for route in ("/v1/completions", "/v1/chat/completions"):
-        assert f'whet_requests_total{{route="{route}",code="500"}} 0\n' in text
+    table = re.findall(r'^    \{"[A-Z]+", "[^"]+", "([^"]+)"', (ROOT / "server/router.c").read_text(), re.M)
+    begun = re.findall(r'^whet_requests_total\{route="([^"]+)",code="500"\} 0$', text, re.M)
+    assert len(table) > 20 and set(table) <= set(begun), set(table) - set(begun)
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")

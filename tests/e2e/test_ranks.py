@@ -357,8 +357,10 @@ def test_a_bench_puts_points_into_the_steps_of_all_ranks(tmp_path):
 
 
 def test_a_bench_runs_its_steps_on_all_ranks():
+    batches, prompts = ["--batch", "1,3", "--context", "40"], ["--prompt", "40"]
+    sizes = {"decode": batches, "prefill": prompts, "step": batches, "region": batches + prompts}
     bench = lambda mode, model=TINY, n="2": subprocess.run(
-        [BINARY, "bench", mode, "--model", model, "--batch", "1,3", "--context", "40", "--prompt", "40",
+        [BINARY, "bench", mode, "--model", model, *sizes[mode],
          "--pairs", "1", "--engine-ranks", n, "--engine-backend=cpu", "--engine-threads=1"],
         capture_output=True, text=True, timeout=PATIENCE)
     for mode, lines in (("decode", ["batch 1 context 40", "batch 3 context 40"]), ("prefill", ["prompt 40"])):

@@ -104,6 +104,38 @@ def test_tools_beside_a_server_read_and_do_not_touch(start, store, tmp_path):
     assert run("kernels", "import", str(exported), "--store", store).returncode == 0
 
 
+@pytest.mark.parametrize("words", [("kernels", "list"), ("kernels", "show", KEY), ("kernels", "export", "out.json"),
+                                   ("tune", "--report")])
+def test_commands_that_read_make_nothing_and_move_nothing(store, words, tmp_path):
+    """A path with a slip in it: of a file that is not there, of a text, of another program's database."""
+    def refused(says):
+        before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+        done = run(*words, "--store", store, cwd=tmp_path)
+        assert done.returncode == 1 and says in done.stderr and store in done.stderr, done.stderr
+        assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+    refused("there is no store")
+    (tmp_path / "store.db-wal").write_text("somebody's")
+    (tmp_path / "store.db").write_text("a text of mine\n" * 1000)
+    refused("is no store of whet")
+    (tmp_path / "store.db-wal").unlink()
+    (tmp_path / "store.db").unlink()
+    sql(store, "CREATE TABLE mine(x)")
+    refused("another program")
+    (tmp_path / "store.db").write_text("")
+    refused("is empty")
+
+
+def test_a_server_leaves_a_file_that_is_no_store_alone(start, store, tmp_path):
+    (tmp_path / "store.db").write_text("a text of mine\n" * 1000)
+    server = start("--store", store, *ON)
+    assert server.complete("Bread is")["choices"][0]["text"]
+    server.wait_text("serving on without the specializer")
+    assert "is no store of whet" in server.text() and "moved" not in server.text()
+    assert (tmp_path / "store.db").read_text() == "a text of mine\n" * 1000
+    assert sorted(p.name for p in tmp_path.iterdir() if "damaged" in p.name) == []
+
+
 def test_store_where_everybody_can_make_files_is_refused_and_requests_are_served(start, tmp_path):
     shared = tmp_path / "shared"
     shared.mkdir()

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "bench/bench.h"
+#include "specializer/store/store.h"
 #include "tests/unit/engine/golden.h"
 
 static char folder[] = "/tmp/whet-test-bench-XXXXXX";
@@ -80,7 +81,7 @@ static void decode_reports_every_batch_and_context(void **state)
 static void prefill_reports_every_prompt(void **state)
 {
     (void)state;
-    assert_int_equal(bench("prefill --model %M --store %S --json %J --batch 8 --context 1000000 "
+    assert_int_equal(bench("prefill --model %M --store %S --json %J "
                            "--prompt 20,40 --engine-prefill-chunk 16 --pairs 2 --threads 2"),
                      0);
     cJSON *o = read_json();
@@ -214,12 +215,31 @@ static void wrong_usage_and_failures_have_their_exit_codes(void **state)
     assert_int_equal(bench("decode --model /nowhere.gguf --store %S"), 1);
     assert_int_equal(bench("decode --model %M --store %S --context 100000000"), 2);
     assert_int_equal(bench("decode --model %M --store %S --context 1000000"), 1);
-    assert_int_equal(bench("prefill --model %M --store %S --prompt 8 --batch 1 --context 8 "
-                           "--pairs 1 --json /nowhere/x.json"),
+    assert_int_equal(bench("prefill --model %M --store %S --prompt 8 --pairs 1 --json "
+                           "/nowhere/x.json"),
                      1);
     /* Said before anything is opened, let alone measured. */
     assert_non_null(strstr(complaint("decode --model /nowhere.gguf --json /nowhere/x.json", 1),
                            "--json /nowhere/x.json"));
+}
+
+/* What would be measured are eager kernels alone, where winners were expected. */
+static void a_store_that_is_not_there_is_named_and_not_made(void **state)
+{
+    (void)state;
+    char *none = xasprintf("%s/none.db", folder);
+    char *line = xasprintf("decode --model %%M --store %s --batch 1 --context 8 --pairs 1", none);
+    char text[300], want[200];
+    bool said = false;
+    snprintf(want, sizeof want, "whet bench: there is no store %s", none);
+    FILE *from = caught(STDERR_FILENO, line, 1);
+    while (fgets(text, sizeof text, from))
+        said |= strstr(text, want) != NULL;
+    fclose(from);
+    assert_true(said);
+    assert_int_not_equal(access(none, F_OK), 0);
+    free(line);
+    free(none);
 }
 
 static void wrong_usage_is_told_which_flag_and_value(void **state)
@@ -233,6 +253,12 @@ static void wrong_usage_is_told_which_flag_and_value(void **state)
         {"decode --model %M --json", "--json wants a value"},
         {"decode --model %M --no-such-option 3", "--no-such-option"},
         {"decode --store %S", "--model"},
+        {"decode --model %M --batch 1,", "--batch 1,: "},
+        {"decode --model %M --pairs 3,5", "--pairs"},
+        {"decode --model %M --prompt 9", "--prompt does nothing in decode"},
+        {"step --model %M --prompt 9", "--prompt does nothing in step"},
+        {"prefill --model %M --batch 8", "--batch does nothing in prefill"},
+        {"prefill --model %M --context 8", "--context does nothing in prefill"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_non_null(strstr(complaint(wrong[i].line, 2), wrong[i].says));
@@ -247,7 +273,10 @@ static int make_folder(void **state)
     store = xasprintf("%s/store.db", folder);
     json = xasprintf("%s/out.json", folder);
     points = xasprintf("%s/points", folder);
-    return 0;
+    struct err err;
+    struct store *empty = store_open(store, &err);
+    store_close(empty);
+    return empty ? 0 : -1;
 }
 
 static int remove_folder(void **state)
@@ -272,6 +301,7 @@ int main(void)
         cmocka_unit_test(points_are_measured_line_by_line),
         cmocka_unit_test(points_are_for_one_kind_of_step),
         cmocka_unit_test(wrong_usage_and_failures_have_their_exit_codes),
+        cmocka_unit_test(a_store_that_is_not_there_is_named_and_not_made),
         cmocka_unit_test(wrong_usage_is_told_which_flag_and_value),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -106,12 +106,19 @@ static void observe_sees_a_fused_region_as_its_parts(void **unused)
     assert_float_equal(w.o.slot[in].share, 0.4, 1e-9);
     assert_float_equal(w.o.slot[out].share, 0.2, 1e-9);
     assert_float_equal(w.o.slot[fused].share, 0.6, 1e-9);
+    assert_float_equal(w.o.slot[fused].own, 0, 1e-9); /* what is shown, and adds up to 1 */
+    assert_float_equal(w.o.slot[in].own, 0.4, 1e-9);
     assert_float_equal(observe_run_s(&w.o, fused), 30e-6, 1e-12);
     assert_float_equal(w.o.slot[fused].total_s, 0, 1e-12);
     run(&w, REGION_MLP, 1, 100, 25000); /* a kernel of its own serves */
     assert_float_equal(observe_update(&w.o), 2.5e-3, 1e-12);
     assert_float_equal(w.o.slot[fused].total_s, 2.5e-3, 1e-12);
     assert_float_equal(w.o.slot[fused].share, 5.5 / 7.5, 1e-3);
+    assert_float_equal(w.o.slot[fused].own, 2.5 / 7.5, 1e-3);
+    double all = 0;
+    for (int i = 0; i < w.o.slots; i++)
+        all += w.o.slot[i].own;
+    assert_float_equal(all, 1, 1e-9);
     close_world(&w);
 }
 

@@ -169,8 +169,8 @@ static void see_slots_and_kernels(struct specializer *s)
 
 static void see_the_dashboards_facts(struct specializer *s)
 {
-    static const char *const keys[] = {"mode",     "doing",  "funnel",  "slots",   "trace",
-                                       "numerics", "counts", "adviser", "refusals"};
+    static const char *const keys[] = {"mode",     "doing",  "funnel",  "slots",    "trace",
+                                       "numerics", "counts", "adviser", "refusals", "converged"};
     char *text = specializer_json(s);
     cJSON *o = cJSON_Parse(text);
     assert_non_null(o);

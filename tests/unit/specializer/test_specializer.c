@@ -30,6 +30,28 @@ static void look_at(void *ctx, const struct record *r)
         refusals_at[i] += strncmp(r->reason, stage_name((enum stage)i), 5) == 0;
 }
 
+static bool says_converged(struct specializer *s)
+{
+    char *text = specializer_json(s);
+    cJSON *o = cJSON_Parse(text);
+    bool yes = cJSON_IsTrue(cJSON_GetObjectItem(o, "converged"));
+    cJSON_Delete(o);
+    free(text);
+    return yes;
+}
+
+/* A sleep is no end of a search that never began. */
+static void loop_has_not_converged_before_it_saw_steps(void **unused)
+{
+    (void)unused;
+    atomic_store(&fake.live, false);
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(atomic_load(&s->doing) == DOING_SLEEP);
+    for (int i = 0; i < 5; i++, usleep(20000))
+        assert_false(says_converged(s));
+    stop(s);
+}
+
 static void loop_publishes_a_fast_kernel_that_passed_and_then_sleeps(void **unused)
 {
     (void)unused;
@@ -47,6 +69,7 @@ static void loop_publishes_a_fast_kernel_that_passed_and_then_sleeps(void **unus
     assert_true(refusals_at[STAGE_BUILD] > 0 && refusals_at[STAGE_BENCH] > 0);
     assert_int_equal(atomic_load(&fake.bad_published), 0);
     assert_true(atomic_load(&s->counts.published) >= 2);
+    WAIT_FOR(says_converged(s));
     int builds = atomic_load(&fake.builds);
     usleep(300000);
     assert_int_equal(atomic_load(&fake.builds), builds); /* a converged server costs nothing */
@@ -389,6 +412,8 @@ static void loop_does_not_spin_when_the_builds_of_the_hour_are_used_up(void **un
     usleep(500000);
     int begun = batches(s);
     assert_in_range(begun, 1, tried_at_most(6));
+    WAIT_FOR(atomic_load(&s->doing) == DOING_CAPPED);
+    assert_false(says_converged(s)); /* there is more to try, in the next hour */
     stop(s);
 }
 
@@ -464,6 +489,7 @@ static int leave_nothing(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(loop_has_not_converged_before_it_saw_steps),
         TEST(loop_publishes_a_fast_kernel_that_passed_and_then_sleeps),
         TEST(a_header_is_made_once_and_nobody_depends_on_it),
         TEST(loop_opens_with_the_known_points_of_all_slots),

@@ -9,6 +9,7 @@
 #include "specializer/agent/agent_store.h"
 #include "specializer/agent/agent_tree.h"
 #include "specializer/candidate/hash.h"
+#include "specializer/store/store_file.h"
 
 /* ---- crashes ------------------------------------------------------------------------------- */
 
@@ -111,7 +112,8 @@ static void store_is_consistent_after_kill_9_at_any_point(void **unused)
 static int damaged_copies(const char *path)
 {
     char command[200];
-    snprintf(command, sizeof command, "ls %s.damaged-* 2>/dev/null | wc -l", path);
+    snprintf(command, sizeof command, "ls %s.damaged-* 2>/dev/null | grep -c 'damaged-[0-9]*$'",
+             path);
     FILE *p = popen(command, "r");
     int n = -1;
     assert_int_equal(fscanf(p, "%d", &n), 1);
@@ -159,22 +161,158 @@ static void store_moves_a_damaged_file_aside_and_starts_anew(void **unused)
     }
 }
 
-static void store_leaves_other_programs_databases_alone(void **unused)
+/* A path in a folder that is there, of a file that is not. */
+static const char *path_in_a_folder(void)
 {
-    (void)unused;
     const char *path = fresh_path();
-    struct err err;
     char dir[120];
     snprintf(dir, sizeof dir, "%s", path);
     *strrchr(dir, '/') = 0;
-    mkdir(dir, 0700);
+    assert_int_equal(mkdir(dir, 0700), 0);
+    return path;
+}
+
+static void write_file(const char *path, const char *suffix, const void *bytes, size_t n)
+{
+    char name[160];
+    snprintf(name, sizeof name, "%s%s", path, suffix);
+    FILE *f = fopen(name, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+}
+
+static bool holds(const char *path, const char *suffix, const void *bytes, size_t n)
+{
+    static char have[65536];
+    char name[160];
+    snprintf(name, sizeof name, "%s%s", path, suffix);
+    FILE *f = fopen(name, "rb");
+    size_t got = f ? fread(have, 1, sizeof have, f) : 0;
+    if (f)
+        fclose(f);
+    return f && got == n && memcmp(have, bytes, n) == 0;
+}
+
+/* Byte for byte: the mode of its journal is in the file, too. */
+static void store_leaves_other_programs_databases_alone(void **unused)
+{
+    (void)unused;
+    const char *path = path_in_a_folder();
+    struct err err;
     sqlite3 *db;
+    char before[65536];
     assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
     assert_int_equal(sqlite3_exec(db, "CREATE TABLE t(x)", NULL, NULL, NULL), SQLITE_OK);
     sqlite3_close(db);
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    size_t n = fread(before, 1, sizeof before, f);
+    fclose(f);
+    assert_in_range(n, 100, sizeof before - 1);
     assert_null(store_open(path, &err));
     assert_non_null(strstr(err.msg, "another program"));
+    assert_null(store_open_read(path, &err));
+    assert_non_null(strstr(err.msg, "another program"));
     assert_int_equal(damaged_copies(path), 0);
+    assert_true(holds(path, "", before, n));
+}
+
+/* Somebody mistyped a path: the file is refused by name, and so are a database of which nothing
+ * tells that it was ours, and one that was cut off before that place. */
+static void store_refuses_what_never_was_a_store(void **unused)
+{
+    (void)unused;
+    static unsigned char kind[5][4096];
+    size_t size[5] = {4096, 300, 60, 4096, 1};
+    struct err err;
+    memset(kind[0], 'x', 4096);
+    memset(kind[1], 'w', 300);
+    memcpy(kind[1] + 68, "whet", 4); /* a text with our mark where SQLite has it */
+    memcpy(kind[2], "SQLite format 3", 16);
+    memcpy(kind[3], "SQLite format 3", 16);
+    memcpy(kind[3] + 68, "Othr", 4);
+    for (int i = 0; i < 5; i++) {
+        const char *path = path_in_a_folder();
+        write_file(path, "", kind[i], size[i]);
+        write_file(path, "-wal", "log", 3);
+        write_file(path, "-shm", "memory", 6);
+        struct store *(*const open[])(const char *, struct err *) = {store_open, store_open_read};
+        for (int k = 0; k < 2; k++) {
+            assert_null(open[k](path, &err));
+            assert_non_null(strstr(err.msg, path));
+            assert_int_equal(damaged_copies(path), 0);
+            assert_true(holds(path, "", kind[i], size[i]));
+            assert_true(holds(path, "-wal", "log", 3));
+            assert_true(holds(path, "-shm", "memory", 6));
+        }
+    }
+}
+
+/* What SQLite kept beside a damaged store may hold what the store lacks. */
+static void store_moves_a_damaged_files_neighbours_with_it(void **unused)
+{
+    (void)unused;
+    struct err err;
+    const char *path = fresh_path();
+    fill(path);
+    FILE *f = fopen(path, "r+b");
+    assert_true(f && fwrite("garbage garbage garbage", 1, 23, f) == 23 && fclose(f) == 0);
+    write_file(path, "-wal", "log", 3);
+    struct store *s = store_open(path, &err);
+    assert_non_null(s);
+    store_close(s);
+    char command[300];
+    snprintf(command, sizeof command, "grep -q log %s.damaged-*-wal", path);
+    assert_int_equal(system(command), 0);
+}
+
+/* Whoever only looks makes nothing, mends nothing and moves nothing. */
+static void store_that_is_read_is_there_and_stays_as_it_is(void **unused)
+{
+    (void)unused;
+    struct err err;
+    const char *path = fresh_path();
+    assert_null(store_open_read(path, &err));
+    assert_non_null(strstr(err.msg, "there is no store"));
+    path = path_in_a_folder();
+    assert_null(store_open_read(path, &err));
+    assert_non_null(strstr(err.msg, "there is no store"));
+    assert_non_null(strstr(err.msg, path));
+    assert_int_not_equal(access(path, F_OK), 0);
+    write_file(path, "", "", 0);
+    assert_null(store_open_read(path, &err));
+    assert_non_null(strstr(err.msg, "is empty"));
+    assert_true(holds(path, "", "", 0));
+
+    fill(path);
+    struct store *s = store_open_read(path, &err);
+    assert_non_null(s);
+    assert_int_equal(state_of(s, 1), LIFE_REFUSED);
+    struct record r = row_of(1, "head/m1");
+    assert_int_equal(store_move(s, &r, LIFE_BUILT, NULL, NULL, &err), -1);
+    store_close(s);
+
+    FILE *f = fopen(path, "r+b");
+    assert_true(f && fwrite("garbage garbage garbage", 1, 23, f) == 23 && fclose(f) == 0);
+    assert_null(store_open_read(path, &err));
+    assert_non_null(strstr(err.msg, "damaged"));
+    assert_int_equal(damaged_copies(path), 0);
+}
+
+/* Killed before it ever wrote its log back, then damaged: known as ours all the same. */
+static void store_is_known_as_ours_from_its_beginning(void **unused)
+{
+    (void)unused;
+    struct err err;
+    const char *path = fresh_path();
+    pid_t child = fork();
+    if (child == 0)
+        _exit(store_open(path, &err) ? 0 : 1); /* not closed */
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(store_file_kind(path), STORE_FILE_OURS);
 }
 
 static void keep_row(void *ctx, const struct record *r)
@@ -304,6 +442,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(store_is_consistent_after_kill_9_at_any_point),
         cmocka_unit_test(store_moves_a_damaged_file_aside_and_starts_anew),
+        cmocka_unit_test(store_moves_a_damaged_files_neighbours_with_it),
+        cmocka_unit_test(store_refuses_what_never_was_a_store),
+        cmocka_unit_test(store_that_is_read_is_there_and_stays_as_it_is),
+        cmocka_unit_test(store_is_known_as_ours_from_its_beginning),
         cmocka_unit_test(store_leaves_other_programs_databases_alone),
         cmocka_unit_test(store_refuses_a_newer_schema_by_name),
         cmocka_unit_test(store_brings_an_older_schema_up),
