@@ -12,7 +12,8 @@
 #include "engine/cpu/case.h"
 #include "engine/cpu/guarded.h"
 
-enum { RUNNER_TEAM_MAX = 64, RUNNER_CASES_MAX = 64 };
+/* Teams as large as engine.threads may be: what is to serve with a team is tried with it. */
+enum { RUNNER_TEAM_MAX = 256, RUNNER_CASES_MAX = 64 };
 
 /* What the object says of itself. */
 struct runner_facts {

@@ -83,17 +83,24 @@ static enum health pragma(struct store *s, const char *sql, char *out, size_t n,
 }
 
 /* Finds out whether the file is a store: HEALTHY if it is one and whole, of version *found (0: an
- * empty file). */
+ * empty file). Tables of others in it, a backup tool's, are no business of ours. */
 static enum health identify(struct store *s, int *found, struct err *err)
 {
-    char id[16], version[16], tables[16];
+    char id[16], version[16], tables[16], first[16], second[16];
     enum health h;
     if ((h = pragma(s, "PRAGMA application_id", id, sizeof id, err)) != HEALTHY ||
         (h = pragma(s, "PRAGMA user_version", version, sizeof version, err)) != HEALTHY ||
         (h = pragma(s,
                     "SELECT count(*) FROM sqlite_master WHERE type='table' AND name NOT LIKE"
                     " 'sqlite_%'",
-                    tables, sizeof tables, err)) != HEALTHY)
+                    tables, sizeof tables, err)) != HEALTHY ||
+        (h = pragma(s,
+                    "SELECT count(*) FROM sqlite_master WHERE type='table' AND name IN"
+                    " ('candidate','winner','pin','disable','setting','trace','exchange')",
+                    first, sizeof first, err)) != HEALTHY ||
+        (h = pragma(s,
+                    "SELECT count(*) FROM sqlite_master WHERE type='table' AND name='agent_node'",
+                    second, sizeof second, err)) != HEALTHY)
         return h;
     *found = 0;
     if (strcmp(tables, "0") == 0)
@@ -110,7 +117,7 @@ static enum health identify(struct store *s, int *found, struct err *err)
         return UNUSABLE;
     }
     *found = atoi(version);
-    if (*found < 1 || atoi(tables) != (*found == 1 ? 7 : 8)) {
+    if (*found < 1 || atoi(first) != 7 || (*found > 1 && atoi(second) != 1)) {
         err_set(err, "store %s: tables are missing", s->path);
         return DAMAGED;
     }

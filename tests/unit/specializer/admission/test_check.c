@@ -14,6 +14,7 @@
 #include "specializer/admission/check_rows.h"
 #include "specializer/admission/comparator.h"
 #include "specializer/admission/probe_request.h"
+#include "specializer/admission/runner.h"
 #include "tests/unit/specializer/shapes.h"
 
 enum { COLS = 8 };
@@ -417,9 +418,36 @@ static void probe_answer_is_read_back_and_anything_else_is_no_answer(void **stat
     assert_int_equal(probe_answer_parse(&b, "{\"verdict\":\"maybe\"}"), -1);
 }
 
+/* What is to serve with a team is tried with it. */
+static void probe_has_the_largest_team_that_serves(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *section, *name;
+        double most;
+    } integers[] = {
+#define SECTION(section, help)
+#define OPT_STR(section, name, def, help)
+#define OPT_INT(section, name, def, lo, hi, help) {#section, #name, (double)(hi)},
+#define OPT_NUM(section, name, def, lo, hi, help)
+#define OPT_BOOL(section, name, def, help)
+#define OPT_ENUM(section, name, def, choices, help)
+#include "config/options.def"
+    };
+    int found = 0;
+    for (size_t i = 0; i < sizeof integers / sizeof *integers; i++)
+        if (strcmp(integers[i].section, "engine") == 0 &&
+            strcmp(integers[i].name, "threads") == 0) {
+            found++;
+            assert_int_equal(RUNNER_TEAM_MAX, (int)integers[i].most);
+        }
+    assert_int_equal(found, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(probe_has_the_largest_team_that_serves),
         cmocka_unit_test(comparator_allows_twice_the_error_of_eager_and_not_three_times),
         cmocka_unit_test(comparator_has_no_absolute_tolerance_for_small_outputs),
         cmocka_unit_test(comparator_forgives_a_few_units_of_float_when_eager_was_exact),

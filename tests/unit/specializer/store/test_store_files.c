@@ -437,6 +437,29 @@ static void store_of_an_earlier_program_is_asked_by_event_too(void **unused)
     store_close(s);
 }
 
+/* A backup tool's, of which the store knows nothing; one of its own that is gone is damage. */
+static void store_lets_tables_of_others_be(void **unused)
+{
+    (void)unused;
+    struct err err;
+    const char *path = fresh_path();
+    fill(path);
+    struct store *s = store_open(path, &err);
+    assert_int_equal(store_run(s, &err, "CREATE TABLE _replica_seq(id INTEGER)", ""), 0);
+    store_close(s);
+    s = store_open(path, &err);
+    assert_non_null(s);
+    assert_int_equal(damaged_copies(path), 0);
+    struct record r = row_of(1, "head/m1");
+    assert_int_equal(store_get(s, r.key, &r, &err), 1);
+    assert_int_equal(store_run(s, &err, "DROP TABLE pin", ""), 0); /* as many as there were */
+    store_close(s);
+    s = store_open(path, &err);
+    assert_non_null(s);
+    assert_int_equal(damaged_copies(path), 1);
+    store_close(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -446,6 +469,7 @@ int main(void)
         cmocka_unit_test(store_refuses_what_never_was_a_store),
         cmocka_unit_test(store_that_is_read_is_there_and_stays_as_it_is),
         cmocka_unit_test(store_is_known_as_ours_from_its_beginning),
+        cmocka_unit_test(store_lets_tables_of_others_be),
         cmocka_unit_test(store_leaves_other_programs_databases_alone),
         cmocka_unit_test(store_refuses_a_newer_schema_by_name),
         cmocka_unit_test(store_brings_an_older_schema_up),
