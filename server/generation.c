@@ -315,7 +315,7 @@ bool generation_cancelled(const struct generation *g)
 void generation_start(struct exchange *x, bool chat)
 {
     struct server *s = x->srv;
-    if (s->cancelled) {
+    if (s->cancelled_ns) {
         respond_fail(x, 503, NULL, "the server is shutting down");
         return;
     }

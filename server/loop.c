@@ -129,8 +129,7 @@ static void end_if_stalled(const struct server *s, int64_t now)
  * an engine that does not stop. */
 static void end_drain(struct server *s, int64_t now)
 {
-    if (!s->cancelled) {
-        s->cancelled = true;
+    if (!s->cancelled_ns) {
         s->cancelled_ns = now;
         s->drain_until = now + 1000000000;
         if (s->exchanges)

@@ -61,8 +61,8 @@ struct server {
     bool leaving; /* told to stop: /ready says draining, requests are taken until leave_until */
     int64_t leave_until; /* clock_ns */
     bool draining;       /* no new requests; /ready and /health say so to whoever asks */
-    bool cancelled;      /* the drain time is over: what still runs has been cancelled */
-    int64_t cancelled_ns;
+    int64_t
+        cancelled_ns;    /* the drain time was over, and what still ran was cancelled; 0: not yet */
     int64_t drain_until; /* clock_ns */
     _Atomic bool stop;   /* asked for by server_stop */
     int exit_code;

@@ -86,7 +86,7 @@ static enum health pragma(struct store *s, const char *sql, char *out, size_t n,
  * empty file). Tables of others in it, a backup tool's, are no business of ours. */
 static enum health identify(struct store *s, int *found, struct err *err)
 {
-    char id[16], version[16], tables[16], first[16], second[16];
+    char id[16], version[16], tables[16], own[16];
     enum health h;
     if ((h = pragma(s, "PRAGMA application_id", id, sizeof id, err)) != HEALTHY ||
         (h = pragma(s, "PRAGMA user_version", version, sizeof version, err)) != HEALTHY ||
@@ -94,13 +94,11 @@ static enum health identify(struct store *s, int *found, struct err *err)
                     "SELECT count(*) FROM sqlite_master WHERE type='table' AND name NOT LIKE"
                     " 'sqlite_%'",
                     tables, sizeof tables, err)) != HEALTHY ||
-        (h = pragma(s,
-                    "SELECT count(*) FROM sqlite_master WHERE type='table' AND name IN"
-                    " ('candidate','winner','pin','disable','setting','trace','exchange')",
-                    first, sizeof first, err)) != HEALTHY ||
-        (h = pragma(s,
-                    "SELECT count(*) FROM sqlite_master WHERE type='table' AND name='agent_node'",
-                    second, sizeof second, err)) != HEALTHY)
+        (h = pragma(
+             s,
+             "SELECT count(*) FROM sqlite_master WHERE type='table' AND name IN ('candidate',"
+             "'winner','pin','disable','setting','trace','exchange','agent_node')",
+             own, sizeof own, err)) != HEALTHY)
         return h;
     *found = 0;
     if (strcmp(tables, "0") == 0)
@@ -117,7 +115,7 @@ static enum health identify(struct store *s, int *found, struct err *err)
         return UNUSABLE;
     }
     *found = atoi(version);
-    if (*found < 1 || atoi(first) != 7 || (*found > 1 && atoi(second) != 1)) {
+    if (*found < 1 || atoi(own) != (*found == 1 ? 7 : 8)) {
         err_set(err, "store %s: tables are missing", s->path);
         return DAMAGED;
     }
@@ -255,6 +253,16 @@ static struct store *store_new(const char *path, int lock)
     return s;
 }
 
+/* `s` if it could be opened, else NULL with the reason. */
+static struct store *opened(struct store *s, enum health h, const struct err *why, struct err *err)
+{
+    if (h == HEALTHY)
+        return s;
+    err_set(err, "%s", why->msg);
+    store_close(s);
+    return NULL;
+}
+
 static struct store *open_with(const char *path, bool alone, bool *taken, struct err *err)
 {
     if (store_file_make(path, err) != 0)
@@ -264,11 +272,7 @@ static struct store *open_with(const char *path, bool alone, bool *taken, struct
         return NULL;
     struct store *s = store_new(path, lock);
     struct err why = {""};
-    if (open_or_begin(s, &why) == HEALTHY)
-        return s;
-    err_set(err, "%s", why.msg);
-    store_close(s);
-    return NULL;
+    return opened(s, open_or_begin(s, &why), &why, err);
 }
 
 struct store *store_open(const char *path, struct err *err)
@@ -302,11 +306,7 @@ struct store *store_open_read(const char *path, struct err *err)
         return NULL;
     struct store *s = store_new(path, -1);
     struct err why = {""};
-    if (open_to_read(s, &why) == HEALTHY)
-        return s;
-    err_set(err, "%s", why.msg);
-    store_close(s);
-    return NULL;
+    return opened(s, open_to_read(s, &why), &why, err);
 }
 
 /* Rows that were written while the clock was ahead would stay the newest until it reaches their
