@@ -180,7 +180,7 @@ def test_sampling_parameters_and_weight_formats_are_on_their_pages():
     http, running = ((DOCS / f"{page}.md").read_text() for page in ("http", "running"))
     for name in names_of("SAMPLING_NUMBERS", "kernels/sampling.h"):
         assert f"`{name}`" in http, name
-    said = re.search(r"GGUF formats:(.*?), computed\s+on as they are", running, re.S)[1]
+    said = re.search(r"GGUF formats:(.*?),\s+computed\s+on\s+as\s+they\s+are", running, re.S)[1]
     assert sorted(re.findall(r"\w+", said) + ["F8"]) == sorted(names_of("DTYPES", "kernels/args.h"))
     gpu = " ".join((DOCS / "gpu.md").read_text().split())  # wherever its lines end
     kept = re.search(r"Weights in ([^.]*?) \(what FP8 checkpoints become\)", gpu)[1]
