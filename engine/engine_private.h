@@ -123,7 +123,7 @@ struct engine {
     uint64_t *cancel; /* ids */
     int32_t cancels, cancels_size;
     struct backlog backlog;
-    uint64_t *displace; /* clients: the newest waiting request of each is to end */
+    struct backlog_group **displace; /* answers that are to end, if they have not begun */
     int32_t displaces, displaces_size;
     uint64_t next_id;
     bool stopping, gone;    /* asked to stop; the thread lends nothing any more */

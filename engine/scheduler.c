@@ -105,12 +105,13 @@ uint64_t scheduler_work(const struct scheduler *s)
     return s->work;
 }
 
-struct sequence *scheduler_newest(const struct scheduler *s, uint64_t client)
+struct sequence *scheduler_newest(const struct scheduler *s, const struct backlog_group *answer)
 {
-    const struct flow *flow = fair_flow(s->fair, client);
-    struct sequence *newest = flow ? flow->newest : NULL;
-    bool begun = newest && (newest->admitted || (newest->group && newest->group->begun));
-    return begun ? NULL : newest;
+    const struct flow *flow = fair_flow(s->fair, answer->client);
+    struct sequence *seq = flow ? flow->newest : NULL;
+    while (seq && seq->group != answer)
+        seq = seq->flow_older;
+    return seq;
 }
 
 struct sequence *scheduler_oldest(const struct scheduler *s)

@@ -102,9 +102,8 @@ uint64_t scheduler_yields(const struct scheduler *s);
 uint64_t scheduler_cached(const struct scheduler *s);
 /* Work of all steps so far: tokens that were computed for the first time. */
 uint64_t scheduler_work(const struct scheduler *s);
-/* The client's newest sequence if neither it nor its group has ever run, else NULL: a client's
- * sequences begin in the order in which they came, so no other has not run either. */
-struct sequence *scheduler_newest(const struct scheduler *s, uint64_t client);
+/* The newest waiting sequence of an answer, or NULL. */
+struct sequence *scheduler_newest(const struct scheduler *s, const struct backlog_group *answer);
 /* The oldest sequence, running ones first; NULL if there is none. */
 struct sequence *scheduler_oldest(const struct scheduler *s);
 /* The sequence with this id, or NULL. */

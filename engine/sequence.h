@@ -24,7 +24,7 @@ enum place { PLACE_NONE, PLACE_WAITING, PLACE_RUNNING };
 struct sequence {
     uint64_t id; /* order of arrival */
     uint64_t client;
-    struct backlog_group *group; /* of its answer, if that has other requests; engine_submit.c */
+    struct backlog_group *group; /* of its answer, with its other requests; engine_submit.c */
     /* tokens [n]: prompt_n of the prompt, then what was generated */
     int32_t *tokens;
     int32_t n, prompt_n, tokens_size;
