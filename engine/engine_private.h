@@ -143,7 +143,7 @@ struct engine {
     struct slice_meter meter, windows; /* of slices, of yield windows; engine thread */
     struct slice_gaps gaps;            /* engine thread */
     _Atomic int32_t active;
-    _Atomic int64_t progress_ns; /* last time the engine thread got somewhere */
+    _Atomic int64_t progress_ns; /* last time the engine thread got somewhere, in a step too */
     struct engine_stats stats;
 };
 

@@ -264,6 +264,7 @@ static struct batch *start(struct engine *e)
     e->lent_ns = 0;
     b->report = (struct step_report){.uncaptured = false};
     b->step.report = &b->report;
+    b->step.progress_ns = &e->progress_ns;
     b->trial = engine_canary_toss(e, &b->step, &b->live);
     b->same_bits = speculate_is_equal(e->speculator, b->step.m) && bit_equal(b->trial);
     b->start_ns = clock_ns();

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "config/clock.h"
 #include "config/err.h"
 #include "engine/backend.h"
 #include "tests/unit/engine/toy.h"
@@ -26,6 +27,7 @@ static struct {
     _Atomic int32_t delay_us;   /* a step takes this long at least */
     _Atomic bool hold;          /* ... and does not end while this is set */
     _Atomic bool held;          /* one waits for that */
+    _Atomic bool moves;         /* ... and says that it gets on */
     _Atomic int32_t token_us;   /* ... and this much longer for each of its tokens */
     _Atomic int32_t fail_next;  /* this many steps fail */
     _Atomic int32_t fail_every; /* and one step in this many (0: none) */
@@ -163,8 +165,11 @@ static int fake_step(struct backend *b, const struct step *s, const struct overr
     fake.most_spans = (uint64_t)s->spans > fake.most_spans ? (uint64_t)s->spans : fake.most_spans;
     if (fake.delay_us + fake.token_us > 0)
         usleep((useconds_t)(fake.delay_us + fake.token_us * s->m));
-    for (; fake.hold; usleep(200))
+    for (; fake.hold; usleep(200)) {
         fake.held = true;
+        if (fake.moves && s->progress_ns)
+            atomic_store(s->progress_ns, clock_ns());
+    }
     fake.held = false;
     if (s->m > b->options.max_tokens || s->rows > b->options.max_rows)
         return err_set(e, "a step of %d tokens and %d rows is too large", s->m, s->rows);
