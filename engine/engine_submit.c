@@ -235,6 +235,7 @@ void engine_gauges(struct engine *e)
     atomic_store(&s->preemptions, scheduler_preemptions(e->scheduler));
     atomic_store(&s->yields, scheduler_yields(e->scheduler));
     atomic_store(&s->cached_tokens, scheduler_cached(e->scheduler));
+    atomic_store(&s->forgotten_pages, scheduler_forgotten(e->scheduler));
 }
 
 void engine_started(struct engine *e, struct sequence *const *seq, int32_t n)

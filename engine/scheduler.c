@@ -100,6 +100,11 @@ uint64_t scheduler_cached(const struct scheduler *s)
     return s->cached;
 }
 
+uint64_t scheduler_forgotten(const struct scheduler *s)
+{
+    return s->forgotten;
+}
+
 uint64_t scheduler_work(const struct scheduler *s)
 {
     return s->work;
@@ -196,6 +201,7 @@ static void drop_pages(struct scheduler *s, struct sequence *seq)
     seq->computed = 0;
     seq->guesses = 0;
     seq->drafted = seq->draft_beyond = 0;
+    seq->doubted = false;
     seq->stays++;
 }
 
@@ -434,7 +440,7 @@ void scheduler_done(struct scheduler *s, const struct schedule *done)
             continue;
         int32_t wrong = item->guesses - item->right;
         seq->computed -= wrong;
-        if (s->limits.prefix_cache)
+        if (s->limits.prefix_cache && !seq->doubted)
             seal_pages(s, seq, item->first + item->count - wrong);
     }
 }
@@ -464,4 +470,13 @@ void scheduler_suspect(struct scheduler *s, const struct schedule *failed)
 bool scheduler_suspects(const struct scheduler *s)
 {
     return s->suspects > 0;
+}
+
+/* What a sequence has computed counts the steps under way. What it computes from here on is by
+ * other kernels, but attends to what is in doubt, and is no better. */
+void scheduler_distrust(struct scheduler *s)
+{
+    s->forgotten += (uint64_t)kvcache_forget(s->kv);
+    for (struct sequence *seq = s->running.oldest; seq; seq = seq->newer)
+        seq->doubted |= seq->computed > 0;
 }

@@ -47,6 +47,7 @@ struct sequence {
     int32_t charged;       /* positions whose work was charged to the client */
     int32_t max_running;   /* of its client; 0: any number */
     bool admitted, suspect;
+    bool doubted; /* scheduler_distrust() came while it had computed pages, which it still has */
     int32_t failures;
     int32_t in_flight; /* steps under way that it is in */
     int32_t ahead;     /* tokens that they draw: they exist, and only their number is known */

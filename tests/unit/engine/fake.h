@@ -6,6 +6,8 @@
  * wrong page, a page shared too early, a position skipped or a stale page changes the text, and
  * the right text of any request is known without the engine: fake_text() works it out alone.
  *
+ * While the kernel in its slot is called "wrong", it writes something else than the token.
+ *
  * fake_pipelined_ops keeps drawn tokens to itself, as a device does: a started step is computed
  * when it is waited for, from what was true when it was started and what the step before it drew.
  */
@@ -67,7 +69,7 @@ struct fake_inflight {
     const struct overrides *overrides;
     struct sampling params[FAKE_ROWS];
     int32_t *history[FAKE_ROWS];
-    bool kept_in;
+    bool kept_in, wrong;
 };
 
 static struct kernel fake_kernel[REGION_COUNT];
@@ -156,8 +158,18 @@ static int fake_row(struct backend *b, const struct step *s, int32_t r, struct e
     return 0;
 }
 
-static int fake_step(struct backend *b, const struct step *s, const struct overrides *o,
-                     struct err *e)
+static struct slot *fake_slot(struct dispatch *d)
+{
+    return dispatch_slot(d, REGION_ATTN_IN, 0, 1, 0);
+}
+
+static bool fake_is_wrong(const struct backend *b)
+{
+    return b->dispatch && !strcmp(slot_kernel(fake_slot(b->dispatch))->id, "wrong");
+}
+
+static int fake_run(struct backend *b, const struct step *s, const struct overrides *o, bool wrong,
+                    struct err *e)
 {
     fake.steps++;
     fake.override_steps += o != NULL;
@@ -176,7 +188,7 @@ static int fake_step(struct backend *b, const struct step *s, const struct overr
     for (int32_t t = 0; t < s->m; t++) {
         if (s->tokens[t] == fake.poison)
             return err_set(e, "token %d is poison", s->tokens[t]);
-        b->kv[s->kv_at[t]] = s->tokens[t] + 1;
+        b->kv[s->kv_at[t]] = s->tokens[t] + 1 + wrong;
     }
     if (fake.lost) {
         err_set(e, "the fake has fallen off the bus");
@@ -198,6 +210,12 @@ static int fake_step(struct backend *b, const struct step *s, const struct overr
     return 0;
 }
 
+static int fake_step(struct backend *b, const struct step *s, const struct overrides *o,
+                     struct err *e)
+{
+    return fake_run(b, s, o, fake_is_wrong(b), e);
+}
+
 /* ---- the pipelined fake -------------------------------------------------------------------- */
 
 static int fake_step_start(struct backend *b, const struct step *s, const struct overrides *o,
@@ -217,6 +235,7 @@ static int fake_step_start(struct backend *b, const struct step *s, const struct
     struct fake_inflight *f = xcalloc(1, sizeof *f);
     f->step = s;
     f->overrides = o;
+    f->wrong = fake_is_wrong(b);
     f->kept_in = fake.keep_in > 0 && fake.starts % (uint64_t)fake.keep_in == 0;
     for (int32_t r = 0; r < s->rows; r++) {
         const struct sample_row *row = &s->sample[r];
@@ -262,7 +281,7 @@ static int fake_step_wait(struct backend *b, const struct step *s, struct err *e
     for (int32_t r = 0; r < s->rows && rc == 0; r++)
         rc = fake_restore_row(b, f, r, &copy.sample[r], e);
     if (rc == 0)
-        rc = fake_step(b, &copy, f->overrides, e);
+        rc = fake_run(b, &copy, f->overrides, f->wrong, e);
     for (int32_t r = 0; r < s->rows; r++) {
         s->sample[r].out = copy.sample[r].out;
         drawn[r] = copy.sample[r].out.token;
