@@ -70,6 +70,7 @@ struct step {
     const int32_t *row;             /* [rows] index into the step */
     struct sample_row *sample;      /* [rows]; results go to .out. NULL: nobody wants any */
     struct step_report *report;     /* or NULL */
+    _Atomic int64_t *progress_ns;   /* clock_ns() whenever a part of it is done; or NULL */
     const struct step_trial *trial; /* the same on all ranks, or NULL */
 };
 

@@ -1,19 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backlog.c - who is refused when the queue is full.
  *
- * A client that would have fewer requests waiting than the one with most gets in, and the newest
- * waiting request of that one is ended in its place, before it cost anything. So however many
- * requests one client sends, the others find room, and no two clients can go on displacing each
- * other: each time the difference between them gets smaller.
+ * A client that would have no more requests waiting than are left to the one with most gets in, and
+ * the newest waiting answer of that one is ended in its place, before it cost anything. So however
+ * many requests one client sends, the others find room, and no two clients can go on displacing
+ * each other: each time the difference between them gets smaller.
  *
- * A request of an answer that has begun would cost what its group has computed, and the answer that
- * its client may be reading. Such a request is kept: it counts as waiting where clients are
- * compared but is never what is ended. Whoever has nothing but such requests waiting loses none,
- * and the next client, by the number waiting, gives way.
+ * Answers are displaced one for one, however many requests they are: an answer of many choices
+ * costs other clients one answer at most, and a large one is not ended for a small one whose client
+ * would then have more. Clients are compared by requests, since those are what takes places.
+ *
+ * An answer that has begun would cost what was computed of it, and what its client may be reading.
+ * It is kept: its requests count as waiting where clients are compared but are never what is ended.
+ * Whoever has nothing but such answers waiting loses none, and the next client, by the number
+ * waiting, gives way.
  *
  * Where nobody has more than one waiting (server.max_queue is 0, say) there is nothing to displace.
  * A client that has no request at all gets in nevertheless as long as some other has two: the
- * scheduler makes a place in the batch for it. At most max_batch requests are over the limit so.
+ * scheduler makes a place in the batch for it. So does an answer of more requests than the one that
+ * it displaces. At most max_batch requests are over the limit so.
  */
 #include "engine/backlog.h"
 
@@ -23,17 +28,12 @@
 struct entry {
     struct ranked ranked;
     int32_t active, waiting, displacing;
-    int32_t kept; /* of `waiting`: their group has begun */
+    struct backlog_group *newest; /* of those that can be displaced; NULL: there is none */
 };
 
 static int32_t waits(const struct entry *e)
 {
     return e ? e->waiting - e->displacing : 0;
-}
-
-static bool displaceable(const struct entry *e)
-{
-    return waits(e) > e->kept;
 }
 
 /* Among those that are displaceable. */
@@ -96,139 +96,160 @@ static bool limited(const struct backlog *b, const struct entry *mine,
     return true;
 }
 
-/* Whether the queue has a place for one more of this client's, or some other client's. */
-static bool has_place(const struct backlog *b, uint64_t client, uint64_t *displaced)
+/* Whether a client, with `n` more, has no more waiting than `most` has without its newest answer;
+ * or one more, and no more in all. */
+static bool gives_way(const struct entry *most, const struct entry *mine, int32_t n)
+{
+    int32_t freed = most->newest->waiting;
+    int32_t left = waits(most) - freed, want = waits(mine) + n;
+    bool fewer = (mine ? mine->active : 0) + n <= most->active - freed;
+    return left >= want || (left + 1 == want && fewer);
+}
+
+/* Whether the queue has places for an answer of `n` requests of this client's, or has them once
+ * another one is displaced. */
+static bool has_place(const struct backlog *b, uint64_t client, int32_t n,
+                      struct backlog_group **displaced)
 {
     const struct entry *mine = find(b, client);
     const struct entry *most = (const struct entry *)ranking_first(&b->clients);
-    int32_t active = b->active - b->displacing;
-    *displaced = 0;
-    if (active < b->max_batch + b->max_queue)
+    int32_t active = b->active - b->displacing, limit = b->max_batch + b->max_queue;
+    int32_t bound = limit + b->max_batch;
+    *displaced = NULL;
+    if (active + n <= limit)
         return true;
-    int32_t ahead = waits(most) - waits(mine);
-    bool fewer = most && (mine ? mine->active : 0) + 1 < most->active;
-    if (most != mine && (ahead > 1 || (ahead == 1 && fewer))) {
-        *displaced = most->ranked.id;
-        return true;
+    if (most && most != mine && gives_way(most, mine, n)) {
+        int32_t freed = most->newest->waiting;
+        if (n <= freed || active - freed + n <= bound) {
+            *displaced = most->newest;
+            return true;
+        }
     }
-    return !mine && b->clients.items < active && active < 2 * b->max_batch + b->max_queue;
+    return !mine && b->clients.items < active && active + n <= bound;
 }
 
-enum submit_result backlog_admit(const struct backlog *b, uint64_t client,
-                                 const struct request_limits *limits, uint64_t *displaced,
-                                 struct err *err)
+static enum submit_result admit(const struct backlog *b, uint64_t client,
+                                const struct request_limits *limits, int32_t n,
+                                struct backlog_group **displaced, struct err *err)
 {
-    *displaced = 0;
-    if (limits && limited(b, find(b, client), limits, 1, err))
-        return SUBMIT_LIMITED;
-    if (has_place(b, client, displaced))
-        return SUBMIT_OK;
-    err_set(err, "the queue is full"); /* how full is nobody's business */
-    return SUBMIT_FULL;
-}
-
-enum submit_result backlog_enter_all(struct backlog *b, uint64_t client,
-                                     const struct request_limits *limits,
-                                     struct backlog_group *group, int32_t n, uint64_t *displaced,
-                                     struct err *err)
-{
-    int32_t entered = 0;
+    *displaced = NULL;
     if (limits && limited(b, find(b, client), limits, n, err))
         return SUBMIT_LIMITED;
-    for (; entered < n && has_place(b, client, &displaced[entered]); entered++) {
-        if (displaced[entered])
-            backlog_displace(b, displaced[entered]);
-        backlog_enter(b, client, group);
-    }
-    if (entered == n)
+    if (has_place(b, client, n, displaced))
         return SUBMIT_OK;
-    while (entered-- > 0) {
-        backlog_leave(b, client, group, true);
-        if (displaced[entered])
-            backlog_displaced(b, displaced[entered]);
-    }
     if (n == 1)
-        err_set(err, "the queue is full");
+        err_set(err, "the queue is full"); /* how full is nobody's business */
     else
         err_set(err, "the queue has no room for %d more", n);
     return SUBMIT_FULL;
+}
+
+enum submit_result backlog_admit(const struct backlog *b, uint64_t client,
+                                 const struct request_limits *limits, struct err *err)
+{
+    struct backlog_group *displaced;
+    return admit(b, client, limits, 1, &displaced, err);
 }
 
 /* ---- counting ------------------------------------------------------------------------------ */
 
 static void rank(struct backlog *b, struct entry *e)
 {
-    if (displaceable(e))
+    if (e->newest)
         ranking_rank(&b->clients, &e->ranked);
     else
         ranking_unrank(&b->clients, &e->ranked);
 }
 
-void backlog_enter(struct backlog *b, uint64_t client, struct backlog_group *group)
+/* It can be displaced; and no more. */
+static void link_newest(struct entry *e, struct backlog_group *group)
+{
+    group->older = e->newest;
+    if (e->newest)
+        e->newest->newer = group;
+    e->newest = group;
+}
+
+static void unlink_group(struct entry *e, struct backlog_group *group)
+{
+    if (group->begun || group->displaced)
+        return; /* it was taken out then */
+    *(group->newer ? &group->newer->older : &e->newest) = group->older;
+    if (group->older)
+        group->older->newer = group->newer;
+    group->older = group->newer = NULL;
+}
+
+static struct entry *enter_client(struct backlog *b, uint64_t client)
 {
     struct entry *e = find(b, client);
-    if (!e) {
-        e = xcalloc(1, sizeof *e);
-        e->ranked.id = client;
-        ranking_add(&b->clients, &e->ranked);
-    }
-    e->active++, b->active++;
-    e->waiting++, b->waiting++;
-    if (group) {
-        group->active++, group->waiting++;
-        e->kept += group->begun;
-    }
+    if (e)
+        return e;
+    e = xcalloc(1, sizeof *e);
+    e->ranked.id = client;
+    ranking_add(&b->clients, &e->ranked);
+    return e;
+}
+
+static void displace(struct backlog *b, struct backlog_group *group)
+{
+    struct entry *e = find(b, group->client);
+    unlink_group(e, group);
+    group->displaced = true;
+    e->displacing += group->waiting;
+    b->displacing += group->waiting;
     rank(b, e);
 }
 
-static void waits_no_more(struct backlog *b, struct entry *e, struct backlog_group *group)
+enum submit_result backlog_enter(struct backlog *b, uint64_t client,
+                                 const struct request_limits *limits, struct backlog_group *group,
+                                 int32_t n, struct backlog_group **displaced, struct err *err)
 {
-    e->waiting--, b->waiting--;
-    if (group) {
-        group->waiting--;
-        e->kept -= group->begun;
+    enum submit_result result = admit(b, client, limits, n, displaced, err);
+    if (result != SUBMIT_OK)
+        return result;
+    if (*displaced)
+        displace(b, *displaced);
+    struct entry *e = enter_client(b, client);
+    group->client = client;
+    group->active = group->waiting = n;
+    link_newest(e, group);
+    e->active += n, b->active += n;
+    e->waiting += n, b->waiting += n;
+    rank(b, e);
+    return SUBMIT_OK;
+}
+
+static void count_displacing(struct backlog *b, struct entry *e, int32_t less)
+{
+    e->displacing -= less;
+    b->displacing -= less;
+}
+
+void backlog_started(struct backlog *b, struct backlog_group *group)
+{
+    struct entry *e = find(b, group->client);
+    unlink_group(e, group);
+    if (group->displaced)
+        count_displacing(b, e, group->waiting);
+    group->displaced = false;
+    group->begun = true;
+    group->waiting--, e->waiting--, b->waiting--;
+    rank(b, e);
+}
+
+void backlog_leave(struct backlog *b, struct backlog_group *group, bool waited)
+{
+    struct entry *e = find(b, group->client);
+    group->active--, e->active--, b->active--;
+    if (waited) {
+        group->waiting--, e->waiting--, b->waiting--;
+        count_displacing(b, e, group->displaced);
+        if (group->waiting == 0)
+            unlink_group(e, group);
     }
-}
-
-void backlog_started(struct backlog *b, uint64_t client, struct backlog_group *group)
-{
-    struct entry *e = find(b, client);
-    waits_no_more(b, e, group);
-    if (group && !group->begun) {
-        group->begun = true;
-        e->kept += group->waiting;
-    }
     rank(b, e);
-}
-
-void backlog_leave(struct backlog *b, uint64_t client, struct backlog_group *group, bool waited)
-{
-    struct entry *e = find(b, client);
-    e->active--, b->active--;
-    if (group)
-        group->active--;
-    if (waited)
-        waits_no_more(b, e, group);
-    rank(b, e);
-    if (e->active == 0 && e->displacing == 0) {
-        ranking_remove(&b->clients, &e->ranked);
-        free(e);
-    }
-}
-
-void backlog_displace(struct backlog *b, uint64_t client)
-{
-    struct entry *e = find(b, client);
-    e->displacing++, b->displacing++;
-    rank(b, e);
-}
-
-void backlog_displaced(struct backlog *b, uint64_t client)
-{
-    struct entry *e = find(b, client);
-    e->displacing--, b->displacing--;
-    rank(b, e);
-    if (e->active == 0 && e->displacing == 0) {
+    if (e->active == 0) {
         ranking_remove(&b->clients, &e->ranked);
         free(e);
     }

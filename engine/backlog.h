@@ -3,7 +3,8 @@
  *
  * Decides what happens at a full queue: not whoever comes last is refused but whoever has most
  * waiting. A request is counted from its submission to its end; it waits until it first runs.
- * Requests that belong to one answer are a group: none of them is displaced once one has run.
+ * Requests that belong to one answer are a group, and each is in one, if only by itself. Groups
+ * come and are displaced as a whole, one for one; none is once one of its requests has run.
  * Constant or logarithmic in the number of clients that have requests. The caller locks.
  */
 #ifndef WHET_ENGINE_BACKLOG_H
@@ -19,10 +20,15 @@ struct backlog {
     int32_t max_batch, max_queue; /* that run, and that wait beside them */
 };
 
-/* Of those that are in the backlog. The caller's memory; all-zero before the first one enters. */
+/* An answer: of its requests those that are in the backlog. The caller's memory; all-zero before
+ * the first one enters. */
 struct backlog_group {
+    uint64_t client;
     int32_t active, waiting;
-    bool begun; /* one has run */
+    bool begun;     /* one has run */
+    bool displaced; /* another answer has its place in the queue: its requests are to be ended */
+    bool listed;    /* the caller's: it will look at `displaced`, and the memory has to stay */
+    struct backlog_group *older, *newer; /* of its client's that can be displaced */
 };
 
 void backlog_init(struct backlog *b, int32_t max_batch, int32_t max_queue);
@@ -30,29 +36,23 @@ void backlog_free(struct backlog *b);
 /* Once it is known how many run together; nothing is accepted before. */
 void backlog_batch(struct backlog *b, int32_t max_batch);
 
-/* What becomes of a request that this client submits now: SUBMIT_OK, SUBMIT_FULL, or
- * SUBMIT_LIMITED with the reason in `err`. `limits` may be NULL. SUBMIT_OK with a client in
- * `*displaced`: provided that its newest waiting request, with the group that belongs to, ends
- * (else *displaced is 0). */
+/* What would become of an answer of one request that this client submits now: SUBMIT_OK,
+ * SUBMIT_FULL, or SUBMIT_LIMITED with the reason in `err`. `limits` may be NULL. */
 enum submit_result backlog_admit(const struct backlog *b, uint64_t client,
-                                 const struct request_limits *limits, uint64_t *displaced,
-                                 struct err *err);
+                                 const struct request_limits *limits, struct err *err);
 
-/* The same for `n` requests at once. SUBMIT_OK: all have entered, and `displaced` [n] are to be
- * displaced, as below. Else nothing has changed. */
-enum submit_result backlog_enter_all(struct backlog *b, uint64_t client,
-                                     const struct request_limits *limits,
-                                     struct backlog_group *group, int32_t n, uint64_t *displaced,
-                                     struct err *err);
+/* The same for an answer of `n` requests. SUBMIT_OK: all have entered, and unless *displaced is
+ * NULL, the requests of that answer, which all wait, are to be ended; they count no more. Should
+ * one of them run before that, its answer is `displaced` no more, and is kept. Else nothing has
+ * changed.
+ */
+enum submit_result backlog_enter(struct backlog *b, uint64_t client,
+                                 const struct request_limits *limits, struct backlog_group *group,
+                                 int32_t n, struct backlog_group **displaced, struct err *err);
 
-/* `group` is NULL for a request that is an answer by itself. */
-void backlog_enter(struct backlog *b, uint64_t client, struct backlog_group *group);
 /* One of its waiting ones runs. */
-void backlog_started(struct backlog *b, uint64_t client, struct backlog_group *group);
+void backlog_started(struct backlog *b, struct backlog_group *group);
 /* One has ended; `waited`: it never ran. */
-void backlog_leave(struct backlog *b, uint64_t client, struct backlog_group *group, bool waited);
-/* A waiting request of `client` is to be ended; and it was, or there was none any more. */
-void backlog_displace(struct backlog *b, uint64_t client);
-void backlog_displaced(struct backlog *b, uint64_t client);
+void backlog_leave(struct backlog *b, struct backlog_group *group, bool waited);
 
 #endif

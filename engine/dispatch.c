@@ -27,7 +27,8 @@ const int context_bucket[CONTEXT_BUCKETS] = {256,  512,   1024,  2048,  4096,
 struct dispatch {
     _Atomic int64_t epoch; /* boundaries passed */
     _Atomic int idle;
-    _Atomic uint64_t swaps;
+    _Atomic uint64_t begun, swaps; /* of kernels in slots: about to happen, and done */
+    _Atomic uint64_t distrusts;
     int behind; /* steps that may be under way at a boundary */
     int slots;
     struct formats *formats; /* NULL: the layers are alike */
@@ -288,20 +289,29 @@ struct slot *dispatch_find_plain(struct dispatch *d, const char *name)
     return s && formats_parse(s->region, slash + 1, format) > 0 ? s : NULL;
 }
 
+/* A swap counts twice, before the pointer changes and after it: who reads `swaps`, then slots, and
+ * then finds `begun` to be no more than that has seen no slot change in between. */
 int64_t dispatch_publish(struct dispatch *d, struct slot *s, const struct kernel *k)
 {
+    atomic_fetch_add(&d->begun, 1);
     if (atomic_exchange(&s->kernel, k) != k)
         atomic_fetch_add(&d->swaps, 1);
+    else
+        atomic_fetch_sub(&d->begun, 1);
     return atomic_load(&d->epoch);
 }
 
 void dispatch_withdraw(struct dispatch *d, struct slot *s, const struct kernel *k)
 {
     const struct kernel *there = k;
+    atomic_fetch_add(&d->begun, 1);
     if (atomic_compare_exchange_strong(&s->kernel, &there, s->eager))
         atomic_fetch_add(&d->swaps, 1);
+    else
+        atomic_fetch_sub(&d->begun, 1);
     if (s->latched == k)
         s->latched = s->eager;
+    dispatch_distrust(d);
 }
 
 /* By their numbers: another kernel may lie where an unloaded one lay. */
@@ -325,6 +335,21 @@ uint64_t dispatch_swaps(const struct dispatch *d)
     return atomic_load(&d->swaps);
 }
 
+bool dispatch_unchanged(const struct dispatch *d, uint64_t swaps)
+{
+    return atomic_load(&d->begun) == swaps;
+}
+
+void dispatch_distrust(struct dispatch *d)
+{
+    atomic_fetch_add(&d->distrusts, 1);
+}
+
+uint64_t dispatch_distrusts(const struct dispatch *d)
+{
+    return atomic_load(&d->distrusts);
+}
+
 void dispatch_boundary(struct dispatch *d, bool idle)
 {
     atomic_fetch_add(&d->epoch, 1);
@@ -341,7 +366,7 @@ int32_t dispatch_bit_equal(const struct dispatch *d, int32_t most)
     int32_t least = m_bucket[M_BUCKETS - 1] + 1; /* tokens that may have other bits */
     for (int i = 0; i < d->slots; i++) {
         const struct slot *s = &d->slot[i];
-        const struct kernel *k = slot_kernel(s);
+        const struct kernel *k = atomic_load(&s->kernel);
         if (k != s->eager && !k->bit_equal && s->m < least)
             least = s->m;
     }

@@ -4,7 +4,7 @@
  * A slot is one cell: region x M bucket (x context bucket for REGION_ATTN). Where the layers of a
  * region differ in the formats of their weights, each format class (formats.h) has slots of its
  * own, whose names end with its formats: "mlp_out/m1/q6_k". Each slot holds one kernel pointer. The
- * engine thread reads it once per step (acquire). The specializer writes it (dispatch_publish()),
+ * engine thread reads it once per step. The specializer writes it (dispatch_publish()),
  * and the engine thread does only to put eager back in place of a kernel that broke in the step
  * under way (dispatch_withdraw()). The eager kernel of a region is always loaded, so a slot is
  * never empty.
@@ -162,10 +162,12 @@ void dispatch_withdraw(struct dispatch *d, struct slot *s, const struct kernel *
  * (the first time: than eager), in the order of slots. Engine thread, between steps. */
 typedef void dispatch_changed(void *ctx, int slot, const struct kernel *k);
 void dispatch_latch(struct dispatch *d, dispatch_changed *changed, void *ctx);
-/* What a step runs in the slot. Engine thread. */
+/* What a step runs in the slot. Engine thread. Sequentially consistent, not merely acquiring: an
+ * acquiring load may be done before dispatch_boundary() has said that the engine is not idle, as
+ * ARM's LDAPR is, and then a publisher who sees it idle unloads the kernel that is read here. */
 static inline const struct kernel *slot_kernel(const struct slot *s)
 {
-    return s->latched ? s->latched : atomic_load_explicit(&s->kernel, memory_order_acquire);
+    return s->latched ? s->latched : atomic_load(&s->kernel);
 }
 
 /* The kernel of a step with these overrides. `o`: NULL if there are none. */
@@ -179,6 +181,18 @@ static inline const struct kernel *slot_kernel_with(const struct overrides *o, c
 
 /* How often a publish or a withdrawal put another kernel into a slot. Any thread. */
 uint64_t dispatch_swaps(const struct dispatch *d);
+/* Whether every slot has had the same kernel since dispatch_swaps() gave this number: what was read
+ * of them meanwhile is what they hold. Any thread. */
+bool dispatch_unchanged(const struct dispatch *d, uint64_t swaps);
+
+/* A kernel of live steps was wrong, or may have been, and no step that begins from now on runs it:
+ * call it after dispatch_publish(), or once its canary has ended. Keys and values that steps up to
+ * now wrote are not to be shared (scheduler_distrust()). dispatch_withdraw() does it itself. Any
+ * thread. */
+void dispatch_distrust(struct dispatch *d);
+/* How often. An engine thread that asks before it reads the slots of a step finds every kernel gone
+ * for which the count has moved. */
+uint64_t dispatch_distrusts(const struct dispatch *d);
 
 /* Engine thread: a step boundary; and whether the engine is about to wait for work. */
 void dispatch_boundary(struct dispatch *d, bool idle);
@@ -186,7 +200,8 @@ void dispatch_boundary(struct dispatch *d, bool idle);
 bool dispatch_passed(const struct dispatch *d, int64_t epoch);
 
 /* The widest step, of at most `most` tokens, up to which all slots hold eager kernels or those with
- * their bits; 0: not even one of one token. Engine thread. */
+ * their bits; 0: not even one of one token. It is about the next step, also where dispatch_latch()
+ * has yet to note what that one runs. Any thread. */
 int32_t dispatch_bit_equal(const struct dispatch *d, int32_t most);
 
 /* Hash of the kernels now in all slots, 8 hex digits into out[9]: part of system_fingerprint. */

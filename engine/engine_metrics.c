@@ -203,6 +203,9 @@ static void put_counters(const struct engine *e, FILE *out)
     put(out, "requests_waiting", "gauge", "Requests waiting to run", atomic_load(&s->waiting));
     put(out, "kv_pages", "gauge", "Pages of the KV cache", kvcache_pages(e->kv));
     put(out, "kv_pages_used", "gauge", "KV pages held by requests", atomic_load(&s->pages_used));
+    put(out, "kv_pages_forgotten_total", "counter",
+        "Pages that left the prefix cache because a kernel that may have written them was wrong",
+        (double)atomic_load(&s->forgotten_pages));
     put(out, "preemptions_total", "counter",
         "Times a request gave up its KV pages because others needed some",
         (double)atomic_load(&s->preemptions));

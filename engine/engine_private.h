@@ -37,7 +37,7 @@ enum phase { PHASE_DECODE, PHASE_PREFILL, PHASE_MIXED, PHASE_COUNT };
 struct engine_stats {
     struct histogram first_token, first_work, inter_token, queue, step[PHASE_COUNT], step_tokens;
     _Atomic uint64_t prompt_tokens, generated_tokens, cached_tokens, preemptions, yields,
-        failed_steps;
+        failed_steps, forgotten_pages;
     /* Decode steps of sequences that had guesses, these, and those that were right. */
     _Atomic uint64_t speculations, guessed_tokens, accepted_tokens;
     /* Of these the draft model's, and its steps. */
@@ -100,6 +100,8 @@ struct engine {
     bool lent;                     /* engine thread: a slice ran since the last step was started */
     int64_t lent_ns;               /* engine thread: those that requests waited for */
     uint64_t swaps;                /* engine thread: of kernels in slots, seen so far */
+    bool swapped;                  /* engine thread: one since the last step was started */
+    uint64_t distrusts;            /* engine thread: likewise of dispatch_distrust() */
     struct sequence_model for_sequences;
     uint64_t seed;
     struct engine_info info;
@@ -123,7 +125,7 @@ struct engine {
     uint64_t *cancel; /* ids */
     int32_t cancels, cancels_size;
     struct backlog backlog;
-    uint64_t *displace; /* clients: the newest waiting request of each is to end */
+    struct backlog_group **displace; /* answers that are to end, if they have not begun */
     int32_t displaces, displaces_size;
     uint64_t next_id;
     bool stopping, gone;    /* asked to stop; the thread lends nothing any more */
@@ -143,7 +145,7 @@ struct engine {
     struct slice_meter meter, windows; /* of slices, of yield windows; engine thread */
     struct slice_gaps gaps;            /* engine thread */
     _Atomic int32_t active;
-    _Atomic int64_t progress_ns; /* last time the engine thread got somewhere */
+    _Atomic int64_t progress_ns; /* last time the engine thread got somewhere, in a step too */
     struct engine_stats stats;
 };
 

@@ -87,6 +87,27 @@ static int64_t usual_mib(const struct engine *e, const struct backend_options *b
     return memory_usual_mib(left, e->ranks ? ranks_local(e->ranks) : 1);
 }
 
+/* The pages that an operator asked for. On a CPU there may be memory for fewer: then a warning says
+ * how many; a device that has no room for them fails to open, with a message of its own. */
+static int32_t pages_asked_for(const struct engine *e, int64_t n, int64_t bytes)
+{
+    char why[CGROUP_FILE + 64] = "the largest cache there is";
+    int64_t most = INT32_MAX / KV_PAGE, left = 0;
+    int64_t fit = n < most ? n : most;
+    if (!e->ops->kv_room) {
+        left = memory_available_in("", why, sizeof why);
+        fit = memory_pages(fit, bytes, left / (e->ranks ? ranks_local(e->ranks) : 1));
+    }
+    fit = fit < LEAST_PAGES && n >= LEAST_PAGES ? LEAST_PAGES : fit;
+    if (fit < n)
+        log_warn("engine",
+                 "engine.%s asks for %lld KV pages of %lld bytes: there are %lld, for want of "
+                 "memory (%lld MiB left: %s)",
+                 e->options.kv_pages > 0 ? "kv_pages" : "kv_mib", (long long)n, (long long)bytes,
+                 (long long)fit, (long long)(left / 1048576), why);
+    return (int32_t)fit;
+}
+
 static int choose_pages(struct engine *e, struct backend_options *b, struct err *err)
 {
     const struct engine_options *o = &e->options;
@@ -102,7 +123,12 @@ static int choose_pages(struct engine *e, struct backend_options *b, struct err 
                            (long long)mib, (long long)n, (long long)bytes, LEAST_PAGES);
         n = n < LEAST_PAGES ? LEAST_PAGES : n;
     }
-    /* No more than every running sequence at full length could use. */
+    if (o->kv_pages > 0 || o->kv_mib > 0) {
+        b->kv_pages = pages_asked_for(e, n, bytes);
+        return 0;
+    }
+    /* No more than every running sequence at full length could use: nobody asked for a prefix cache
+     * beside them. */
     int64_t most = (int64_t)o->limits.max_batch * ((e->info.max_context + KV_PAGE - 1) / KV_PAGE);
     n = n > most ? most : n;
     b->kv_pages = (int32_t)(n > INT32_MAX / KV_PAGE ? INT32_MAX / KV_PAGE : n);

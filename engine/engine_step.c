@@ -235,13 +235,20 @@ static bool bit_equal(const struct overrides *o)
     return all;
 }
 
-/* In how wide steps kernels are known to round alike: only a swap changes that. */
-static void learn_bits(struct engine *e)
+/* What is in the slots before a step: whether other kernels than before, in how wide steps they are
+ * known to round alike, and whether a wrong one has left. The swaps are read once, and before the
+ * slots are: one that comes later is seen before the next step. */
+static void look_at_slots(struct engine *e)
 {
-    if (e->bits_known && dispatch_swaps(e->dispatch) == e->swaps)
-        return;
+    uint64_t swaps = dispatch_swaps(e->dispatch), distrusts = dispatch_distrusts(e->dispatch);
+    e->swapped |= swaps != e->swaps;
+    if (swaps != e->swaps || !e->bits_known)
+        speculate_equal(e->speculator, dispatch_bit_equal(e->dispatch, e->ops->same_bits_tokens));
+    if (distrusts != e->distrusts)
+        scheduler_distrust(e->scheduler);
     e->bits_known = true;
-    speculate_equal(e->speculator, dispatch_bit_equal(e->dispatch, e->ops->same_bits_tokens));
+    e->swaps = swaps;
+    e->distrusts = distrusts;
 }
 
 /* The step that is now under way, or NULL. */
@@ -250,24 +257,24 @@ static struct batch *start(struct engine *e)
     struct batch *b = e->batch[e->flying == e->batch[0]];
     struct err err = {""};
     dispatch_boundary(e->dispatch, false);
-    learn_bits(e);
+    look_at_slots(e);
     if (!e->flying && speculate_plan(e->speculator, e->scheduler, false))
         engine_draft_run(e);
     if (!plan(e, b))
         return NULL;
     engine_gauges(e);
-    uint64_t swaps = dispatch_swaps(e->dispatch);
-    b->swapped = swaps != e->swaps;
-    e->swaps = swaps;
+    b->swapped = e->swapped;
     b->after_slice = e->lent;
-    e->lent = false;
+    e->swapped = e->lent = false;
     e->lent_ns = 0;
     b->report = (struct step_report){.uncaptured = false};
     b->step.report = &b->report;
+    b->step.progress_ns = &e->progress_ns;
     b->trial = engine_canary_toss(e, &b->step, &b->live);
-    b->same_bits = speculate_is_equal(e->speculator, b->step.m) && bit_equal(b->trial);
     b->start_ns = clock_ns();
     int rc = run(e, &b->step, b->trial, &err);
+    b->same_bits = speculate_is_equal(e->speculator, b->step.m) && bit_equal(b->trial) &&
+                   dispatch_unchanged(e->dispatch, e->swaps);
     if (rc < 0) {
         step_failed(e, b, rc, err.msg);
         return NULL;

@@ -87,9 +87,8 @@ static enum submit_result check(const struct engine *e, const struct engine_requ
 enum submit_result engine_room(struct engine *e, uint64_t client,
                                const struct request_limits *limits, struct err *err)
 {
-    uint64_t displaced;
     pthread_mutex_lock(&e->lock);
-    enum submit_result result = backlog_admit(&e->backlog, client, limits, &displaced, err);
+    enum submit_result result = backlog_admit(&e->backlog, client, limits, err);
     pthread_mutex_unlock(&e->lock);
     return result;
 }
@@ -128,16 +127,23 @@ static void add_id(uint64_t **list, int32_t *n, int32_t *size, uint64_t id)
     (*list)[(*n)++] = id;
 }
 
-/* Into the inbox, in the place of another's request if need be. Under the lock; the backlog has
- * counted it. */
-static void enqueue(struct engine *e, struct sequence *seq, uint64_t displaced)
+static void add_displaced(struct engine *e, struct backlog_group *group)
+{
+    if (e->displaces == e->displaces_size) {
+        e->displaces_size = 2 * e->displaces_size + 16;
+        e->displace = xrealloc(e->displace, (size_t)e->displaces_size * sizeof(group));
+    }
+    group->listed = true;
+    e->displace[e->displaces++] = group;
+}
+
+/* Into the inbox. Under the lock; the backlog has counted it. */
+static void enqueue(struct engine *e, struct sequence *seq)
 {
     seq->id = e->next_id++;
     seq->sampling.seed = seed_for(e, seq->sampling.seed, seq->id);
     *(e->incoming ? &e->incoming_last->newer : &e->incoming) = seq;
     e->incoming_last = seq;
-    if (displaced)
-        add_id(&e->displace, &e->displaces, &e->displaces_size, displaced);
     if (atomic_load(&e->active) == 0)
         atomic_store(&e->progress_ns, seq->submit_ns);
     atomic_fetch_add(&e->active, 1);
@@ -146,28 +152,30 @@ static void enqueue(struct engine *e, struct sequence *seq, uint64_t displaced)
     pthread_cond_signal(&e->wake);
 }
 
-/* Takes the sequences if there is room for all of them. */
+/* Takes the sequences if there is room for all of them, in the place of another answer if need be.
+ */
 static enum submit_result enqueue_all(struct engine *e, struct sequence **seq, int32_t n,
                                       const struct request_limits *limits, uint64_t *id,
                                       struct err *err)
 {
     enum submit_result result = SUBMIT_NOT_READY;
-    uint64_t *displaced = xcalloc((size_t)n, sizeof *displaced);
+    struct backlog_group *displaced = NULL;
     int64_t now = clock_ns();
     pthread_mutex_lock(&e->lock);
     if (e->stopping)
         err_set(err, "the server is shutting down");
     else
-        result = backlog_enter_all(&e->backlog, seq[0]->client, limits, seq[0]->group, n, displaced,
-                                   err);
+        result =
+            backlog_enter(&e->backlog, seq[0]->client, limits, seq[0]->group, n, &displaced, err);
+    if (displaced)
+        add_displaced(e, displaced);
     for (int32_t i = 0; i < n && result == SUBMIT_OK; i++) {
         seq[i]->submit_ns = now;
         if (id)
             id[i] = e->next_id;
-        enqueue(e, seq[i], displaced[i]);
+        enqueue(e, seq[i]);
     }
     pthread_mutex_unlock(&e->lock);
-    free(displaced);
     return result;
 }
 
@@ -185,7 +193,7 @@ enum submit_result engine_submit_all(struct engine *e, const struct engine_reque
             return wrong;
     }
     struct sequence **seq = xcalloc((size_t)n, sizeof *seq);
-    struct backlog_group *group = n > 1 ? xcalloc(1, sizeof *group) : NULL;
+    struct backlog_group *group = xcalloc(1, sizeof *group);
     for (int32_t i = 0; i < n; i++) {
         seq[i] = sequence_new(&r[i], &e->for_sequences);
         seq[i]->group = group;
@@ -227,6 +235,7 @@ void engine_gauges(struct engine *e)
     atomic_store(&s->preemptions, scheduler_preemptions(e->scheduler));
     atomic_store(&s->yields, scheduler_yields(e->scheduler));
     atomic_store(&s->cached_tokens, scheduler_cached(e->scheduler));
+    atomic_store(&s->forgotten_pages, scheduler_forgotten(e->scheduler));
 }
 
 void engine_started(struct engine *e, struct sequence *const *seq, int32_t n)
@@ -235,7 +244,7 @@ void engine_started(struct engine *e, struct sequence *const *seq, int32_t n)
         return;
     pthread_mutex_lock(&e->lock);
     for (int32_t i = 0; i < n; i++)
-        backlog_started(&e->backlog, seq[i]->client, seq[i]->group);
+        backlog_started(&e->backlog, seq[i]->group);
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -244,9 +253,10 @@ void engine_finish(struct engine *e, struct sequence *seq, enum finish why, cons
 {
     scheduler_remove(e->scheduler, seq);
     pthread_mutex_lock(&e->lock);
-    backlog_leave(&e->backlog, seq->client, seq->group, !seq->admitted);
+    backlog_leave(&e->backlog, seq->group, !seq->admitted);
+    bool last = seq->group->active == 0 && !seq->group->listed;
     pthread_mutex_unlock(&e->lock);
-    if (seq->group && seq->group->active == 0)
+    if (last)
         free(seq->group);
     seq->group = NULL;
     atomic_fetch_add(&e->stats.ended[why], 1);
@@ -282,18 +292,21 @@ static void receive_cancels(struct engine *e, const uint64_t *id, int32_t n)
     }
 }
 
-/* Ends the newest waiting request of each client in the list, whose place in the queue was given to
- * another, and all of the same answer; none if all of a client's have begun or gone. */
-static void receive_displaced(struct engine *e, const uint64_t *client, int32_t n)
+/* Ends the answers whose places in the queue were given to others, but for those that have begun or
+ * gone meanwhile. */
+static void receive_displaced(struct engine *e, struct backlog_group *const *group, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {
-        struct sequence *seq = scheduler_newest(e->scheduler, client[i]);
         pthread_mutex_lock(&e->lock);
-        backlog_displaced(&e->backlog, client[i]);
+        group[i]->listed = false;
         pthread_mutex_unlock(&e->lock);
-        int32_t whole = seq && seq->group ? seq->group->active : 1;
-        for (; seq && whole > 0; whole--, seq = scheduler_newest(e->scheduler, client[i]))
-            engine_finish(e, seq, FINISH_DISPLACED, NULL);
+        int32_t left = group[i]->active; /* of one that was displaced, all wait */
+        if (left == 0) {
+            free(group[i]);
+            continue;
+        }
+        for (left *= group[i]->displaced; left > 0; left--) /* it goes with the last one */
+            engine_finish(e, scheduler_newest(e->scheduler, group[i]), FINISH_DISPLACED, NULL);
     }
 }
 
@@ -313,7 +326,7 @@ bool engine_receive(struct engine *e, bool wait)
     int32_t cancels = e->cancels;
     e->cancel = NULL;
     e->cancels = e->cancels_size = 0;
-    uint64_t *displace = e->displace;
+    struct backlog_group **displace = e->displace;
     int32_t displaces = e->displaces;
     e->displace = NULL;
     e->displaces = e->displaces_size = 0;

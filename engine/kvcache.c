@@ -255,3 +255,22 @@ int32_t kvcache_seal(struct kvcache *kv, uint64_t owner, int32_t page, int32_t b
     kv->bucket[at] = page;
     return page;
 }
+
+int32_t kvcache_forget(struct kvcache *kv)
+{
+    int32_t forgotten = 0;
+    for (uint32_t i = 0; i <= kv->mask; i++)
+        kv->bucket[i] = NONE;
+    while (kv->oldest != NONE) {
+        int32_t page = kv->oldest;
+        cached_unlink(kv, page);
+        kv->page[page].serial = 0;
+        kv->free[kv->frees++] = page;
+        forgotten++;
+    }
+    for (int32_t i = 0; i < kv->pages; i++) {
+        forgotten += kv->page[i].serial != 0;
+        kv->page[i].serial = 0;
+    }
+    return forgotten;
+}

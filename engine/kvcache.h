@@ -8,7 +8,7 @@
  * it anew. Owners are numbers that the caller gives; no page is ever found for another owner.
  *
  * Pages that nobody holds but that are sealed stay until they are needed (least recently used
- * first). Engine thread only.
+ * first), or until their contents are in doubt (kvcache_forget()). Engine thread only.
  */
 #ifndef WHET_ENGINE_KVCACHE_H
 #define WHET_ENGINE_KVCACHE_H
@@ -55,5 +55,9 @@ int32_t kvcache_find(struct kvcache *kv, uint64_t owner, int32_t before, const i
  * owner, cannot be sealed and is returned as it is. */
 int32_t kvcache_seal(struct kvcache *kv, uint64_t owner, int32_t page, int32_t before,
                      const int32_t *tokens);
+
+/* What is in the pages is in doubt: none that is sealed now is ever found again. Those that are
+ * held stay their holders', and nothing can be sealed behind them. Returns how many were sealed. */
+int32_t kvcache_forget(struct kvcache *kv);
 
 #endif

@@ -53,6 +53,13 @@ int64_t memory_usual_mib(int64_t available, int32_t processes)
     return mib > 0 ? mib : 1;
 }
 
+int64_t memory_pages(int64_t asked, int64_t page_bytes, int64_t available)
+{
+    if (available <= 0 || asked <= available / page_bytes)
+        return asked;
+    return available / 4 * 3 / page_bytes;
+}
+
 void *memory_huge(size_t bytes)
 {
     enum { HUGE = 2 << 20 };

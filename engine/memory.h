@@ -17,6 +17,10 @@ int64_t memory_available_in(const char *root, char *why, size_t size);
  * many: a quarter of what is available to all together, from 1 to 2048. available 0: not known. */
 int64_t memory_usual_mib(int64_t available, int32_t processes);
 
+/* Of so many pages that somebody asked for, those that there is memory for: all of them, or where
+ * they take more than is available as many as three quarters of it hold. available 0: not known. */
+int64_t memory_pages(int64_t asked, int64_t page_bytes, int64_t available);
+
 /* Zeros, at a multiple of 2 MiB and in huge pages where the system has them. free() releases them.
  */
 void *memory_huge(size_t bytes);

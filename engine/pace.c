@@ -5,8 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-/* How much of what is known each step leaves: about the last 200 steps count. */
-#define KEEP 0.995
+/* How much each step leaves of what is known about steps like it: of those the last 50 or so count.
+ */
+#define KEEP 0.98
 /* A step that took longer than this many times what was expected says little about its kind. */
 #define OUTLIER 1.5
 /* While prompts wait, a step takes this many times what its decodes take alone, even if nobody is
@@ -55,23 +56,9 @@ double pace_ns(const struct pace *p, const struct step_size *size)
     return ms * 1e6;
 }
 
-/* Recursive least squares: the weights that fit all steps best, older ones counting less. */
-static void fit(struct pace *p, const double *x, double error)
+/* Nothing is ever less known than at first. */
+static void bound_spread(struct pace *p)
 {
-    double gain[PACE_TERMS], sum = KEEP;
-    for (int i = 0; i < PACE_TERMS; i++) {
-        gain[i] = 0;
-        for (int j = 0; j < PACE_TERMS; j++)
-            gain[i] += p->spread[i][j] * x[j];
-        sum += x[i] * gain[i];
-    }
-    for (int i = 0; i < PACE_TERMS; i++)
-        p->weight[i] += gain[i] / sum * error;
-    for (int i = 0; i < PACE_TERMS; i++)
-        for (int j = 0; j < PACE_TERMS; j++)
-            p->spread[i][j] = (p->spread[i][j] - gain[i] * gain[j] / sum) / KEEP;
-    /* A term that does not vary is not learned about, which is no reason to know ever less of it.
-     */
     for (int i = 0; i < PACE_TERMS; i++) {
         double shrink = p->spread[i][i] > UNSURE[i] ? sqrt(UNSURE[i] / p->spread[i][i]) : 1;
         for (int j = 0; j < PACE_TERMS && shrink < 1; j++) {
@@ -79,6 +66,33 @@ static void fit(struct pace *p, const double *x, double error)
             p->spread[j][i] *= shrink;
         }
     }
+}
+
+/* Recursive least squares: the weights that fit all steps best, older ones counting less. A step
+ * tells about one direction, the sum of terms that it had, and only of that is anything forgotten
+ * (Kulhavy 1987): where hours of steps have as many decodes each, what is a step's and what is a
+ * decode's stays as it was learned when they differed. Were it forgotten all round, nothing would
+ * hold the two but their sum, and each would follow the noise. */
+static void fit(struct pace *p, const double *x, double error)
+{
+    double gain[PACE_TERMS], doubt = 0; /* variance of what this step was expected to take */
+    for (int i = 0; i < PACE_TERMS; i++) {
+        gain[i] = 0;
+        for (int j = 0; j < PACE_TERMS; j++)
+            gain[i] += p->spread[i][j] * x[j];
+        doubt += x[i] * gain[i];
+    }
+    if (!(doubt > 0))
+        return; /* rounding has left nothing to be learned from it */
+    /* What the step adds to what is known in its direction, less the part that is forgotten there:
+     * nothing once the one makes up for the other. */
+    double adds = KEEP - (1 - KEEP) / doubt, part = adds / (KEEP * (1 + doubt));
+    for (int i = 0; i < PACE_TERMS; i++)
+        p->weight[i] += gain[i] / (1 + doubt) * error;
+    for (int i = 0; i < PACE_TERMS; i++)
+        for (int j = 0; j < PACE_TERMS; j++)
+            p->spread[i][j] -= part * gain[i] * gain[j];
+    bound_spread(p);
 }
 
 /* A step was longer than it may be: whatever the line says, the next ones have less. */

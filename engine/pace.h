@@ -5,7 +5,7 @@
  * its time between tokens longer; whoever has no token yet waits until its prompt was read. Both
  * are in milliseconds, and what a step of some size takes is learned from the steps that ran: a
  * line over its prompt tokens, its decoding sequences and the positions that both attend to, fitted
- * by recursive least squares that forget.
+ * by recursive least squares that forget, each step what is known about steps like it.
  *
  * The rule: while a prompt waits, a step takes twice what its decodes take alone, because sequences
  * that wait leave the batch empty; longer where first tokens would be late else; and no longer than

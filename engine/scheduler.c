@@ -100,17 +100,23 @@ uint64_t scheduler_cached(const struct scheduler *s)
     return s->cached;
 }
 
+uint64_t scheduler_forgotten(const struct scheduler *s)
+{
+    return s->forgotten;
+}
+
 uint64_t scheduler_work(const struct scheduler *s)
 {
     return s->work;
 }
 
-struct sequence *scheduler_newest(const struct scheduler *s, uint64_t client)
+struct sequence *scheduler_newest(const struct scheduler *s, const struct backlog_group *answer)
 {
-    const struct flow *flow = fair_flow(s->fair, client);
-    struct sequence *newest = flow ? flow->newest : NULL;
-    bool begun = newest && (newest->admitted || (newest->group && newest->group->begun));
-    return begun ? NULL : newest;
+    const struct flow *flow = fair_flow(s->fair, answer->client);
+    struct sequence *seq = flow ? flow->newest : NULL;
+    while (seq && seq->group != answer)
+        seq = seq->flow_older;
+    return seq;
 }
 
 struct sequence *scheduler_oldest(const struct scheduler *s)
@@ -195,6 +201,7 @@ static void drop_pages(struct scheduler *s, struct sequence *seq)
     seq->computed = 0;
     seq->guesses = 0;
     seq->drafted = seq->draft_beyond = 0;
+    seq->doubted = false;
     seq->stays++;
 }
 
@@ -433,7 +440,7 @@ void scheduler_done(struct scheduler *s, const struct schedule *done)
             continue;
         int32_t wrong = item->guesses - item->right;
         seq->computed -= wrong;
-        if (s->limits.prefix_cache)
+        if (s->limits.prefix_cache && !seq->doubted)
             seal_pages(s, seq, item->first + item->count - wrong);
     }
 }
@@ -463,4 +470,13 @@ void scheduler_suspect(struct scheduler *s, const struct schedule *failed)
 bool scheduler_suspects(const struct scheduler *s)
 {
     return s->suspects > 0;
+}
+
+/* What a sequence has computed counts the steps under way. What it computes from here on is by
+ * other kernels, but attends to what is in doubt, and is no better. */
+void scheduler_distrust(struct scheduler *s)
+{
+    s->forgotten += (uint64_t)kvcache_forget(s->kv);
+    for (struct sequence *seq = s->running.oldest; seq; seq = seq->newer)
+        seq->doubted |= seq->computed > 0;
 }

@@ -75,6 +75,13 @@ void scheduler_undone(struct scheduler *s, const struct schedule *failed);
 void scheduler_suspect(struct scheduler *s, const struct schedule *failed);
 bool scheduler_suspects(const struct scheduler *s); /* there are some */
 
+/* A kernel that may have written wrong keys and values is out of service. No sequence shares a page
+ * that was computed up to now, in steps under way too; those that have some go on with them, and
+ * share nothing that they compute behind them until they give up their pages. */
+void scheduler_distrust(struct scheduler *s);
+/* Pages that left the prefix cache for that. */
+uint64_t scheduler_forgotten(const struct scheduler *s);
+
 /* What waits for its first token, and what those that decode in the next step make of it. */
 void scheduler_load(const struct scheduler *s, struct step_size *decodes, struct prompt_load *load);
 /* The size of a step that was planned. */
@@ -102,9 +109,8 @@ uint64_t scheduler_yields(const struct scheduler *s);
 uint64_t scheduler_cached(const struct scheduler *s);
 /* Work of all steps so far: tokens that were computed for the first time. */
 uint64_t scheduler_work(const struct scheduler *s);
-/* The client's newest sequence if neither it nor its group has ever run, else NULL: a client's
- * sequences begin in the order in which they came, so no other has not run either. */
-struct sequence *scheduler_newest(const struct scheduler *s, uint64_t client);
+/* The newest waiting sequence of an answer, or NULL. */
+struct sequence *scheduler_newest(const struct scheduler *s, const struct backlog_group *answer);
 /* The oldest sequence, running ones first; NULL if there is none. */
 struct sequence *scheduler_oldest(const struct scheduler *s);
 /* The sequence with this id, or NULL. */

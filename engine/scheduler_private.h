@@ -26,7 +26,7 @@ struct scheduler {
     struct list running, waiting;
     int32_t pace; /* prompt tokens beside decodes */
     int32_t suspects;
-    uint64_t preemptions, yields, work;
+    uint64_t preemptions, yields, work, forgotten;
     uint64_t cached;     /* prompt tokens that did not have to be computed */
     struct chunk *chunk; /* [max_batch] within a plan */
     struct flow **flow;  /* [max_batch] likewise: those with chunks */

@@ -27,7 +27,7 @@ static int32_t whole_pages(const struct sequence *seq)
 static bool may_share(const struct scheduler *s, const struct sequence *seq)
 {
     bool scores = seq->prompt_logprobs && seq->scored < seq->prompt_n;
-    return s->limits.prefix_cache && !scores && seq->in_flight == 0 &&
+    return s->limits.prefix_cache && !scores && !seq->doubted && seq->in_flight == 0 &&
            seq->computed / KV_PAGE == seq->sealed && seq->sealed < whole_pages(seq);
 }
 
@@ -71,7 +71,7 @@ static int32_t computed_by(const struct scheduler *s, const struct sequence *oth
 {
     int32_t at = seq->sealed, end = (other->computed + other->planned) / KV_PAGE, n = at;
     bool moves = other->in_flight > 0 || other->planned > 0;
-    if (other == seq || !moves || other->sealed != at || end <= at ||
+    if (other == seq || other->doubted || !moves || other->sealed != at || end <= at ||
         scheduler_owner(s, other) != scheduler_owner(s, seq) ||
         (at > 0 && other->page[at - 1] != seq->page[at - 1]))
         return 0;

@@ -24,7 +24,7 @@ enum place { PLACE_NONE, PLACE_WAITING, PLACE_RUNNING };
 struct sequence {
     uint64_t id; /* order of arrival */
     uint64_t client;
-    struct backlog_group *group; /* of its answer, if that has other requests; engine_submit.c */
+    struct backlog_group *group; /* of its answer, with its other requests; engine_submit.c */
     /* tokens [n]: prompt_n of the prompt, then what was generated */
     int32_t *tokens;
     int32_t n, prompt_n, tokens_size;
@@ -47,6 +47,7 @@ struct sequence {
     int32_t charged;       /* positions whose work was charged to the client */
     int32_t max_running;   /* of its client; 0: any number */
     bool admitted, suspect;
+    bool doubted; /* scheduler_distrust() came while it had computed pages, which it still has */
     int32_t failures;
     int32_t in_flight; /* steps under way that it is in */
     int32_t ahead;     /* tokens that they draw: they exist, and only their number is known */

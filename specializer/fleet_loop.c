@@ -363,6 +363,7 @@ static void suspect(struct specializer *s)
     if (p->locked.previous && strcmp(p->locked.previous->key, t->suspect.key) == 0) {
         candidate_drop_locked(s, p->locked.previous); /* a rollback must not bring it back unseen */
         p->locked.previous = NULL;
+        dispatch_distrust(s->env.dispatch); /* it has served */
     }
     pthread_mutex_unlock(&s->lock);
 }

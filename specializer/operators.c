@@ -186,7 +186,9 @@ static bool nameable(struct specializer *s, const char *what)
     return found > 0;
 }
 
-/* Every slot that runs it goes back to eager; an interrupted stage notices at its next look. */
+/* Every slot that runs it goes back to eager; an interrupted stage notices at its next look. What
+ * is disabled may have served before what serves now, or in a canary: its pages are not believed.
+ */
 static void take_out_locked(struct specializer *s, const char *reason, const char *who)
 {
     for (int i = 0; i < s->slot_searches; i++) {
@@ -200,6 +202,7 @@ static void take_out_locked(struct specializer *s, const char *reason, const cha
             p->locked.previous = NULL;
         }
     }
+    dispatch_distrust(s->env.dispatch);
     interrupt_trials(s);
 }
 

@@ -45,6 +45,15 @@ static struct candidate *take(struct slot_search *p)
     return c;
 }
 
+/* It is disabled, maybe while live steps ran it. */
+static bool is_disabled(struct specializer *s, const struct candidate *c)
+{
+    pthread_mutex_lock(&s->lock);
+    bool so = is_disabled_locked(s, c->key, c->template->id);
+    pthread_mutex_unlock(&s->lock);
+    return so;
+}
+
 void promotion_forget(struct specializer *s, struct slot_search *p)
 {
     struct candidate *c = take(p);
@@ -149,6 +158,8 @@ static bool came(struct pipeline *pipeline, struct trial *t, enum stage_result r
     struct slot_search *p = t->slot_search;
     struct candidate *c = t->c;
     struct err err;
+    if (t->at == STAGE_CANARY && is_disabled(s, c))
+        dispatch_distrust(s->env.dispatch);
     r = beside(o, t, r);
     if (r == STAGE_RETRY && t->at == STAGE_CANARY)
         store_trace(s->store, p->slot->name, c->key, "unresolved", NULL, "%s", c->reason);
@@ -185,6 +196,8 @@ static bool in_doubt(struct specializer *s, const struct slot_search *p)
         return false;
     store_trace(s->store, p->slot->name, t->c->key, "doubted", NULL,
                 "another server found it wrong meanwhile: it is to begin again");
+    if (t->at >= STAGE_CANARY) /* live steps may have run it */
+        dispatch_distrust(s->env.dispatch);
     return true;
 }
 

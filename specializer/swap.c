@@ -178,6 +178,8 @@ void swap_out_locked(struct specializer *s, struct slot_search *p, enum life to,
     struct err err;
     struct candidate *old = p->locked.active ? fill_locked(s, p, NULL) : NULL;
     if (old) {
+        if (kind != ROLLBACK_DRIFT)
+            dispatch_distrust(s->env.dispatch);
         p->locked.stale = true; /* the search of the slot begins anew */
         candidate_withdrawn(old, "%s", why);
         if (life_move(s->store, old, to, why, who, &err) != 0)

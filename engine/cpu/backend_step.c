@@ -263,6 +263,8 @@ static int run(void *ctx, const struct plan_node *n, struct err *e)
     c->ns += ns;
     c->last_ns = ns;
     c->runs++;
+    if (w->step->progress_ns) /* a prompt's step may take minutes: it has not stalled */
+        atomic_store_explicit(w->step->progress_ns, clock_ns(), memory_order_relaxed);
     if (c->slot)
         backend_observe(w->b, c->slot, c->kernel, n->layer, w->step, &args, ns);
     if (n->region == REGION_REDUCE && w->step->trial &&

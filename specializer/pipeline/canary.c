@@ -310,7 +310,8 @@ static void blame(struct canary_trial *t, int i, enum stage_result *r)
     t->c[i]->steps = STEPS_UNSEEN;
 }
 
-/* After the trial was closed: the audits are ours to read. */
+/* After the trial was closed: the audits are ours to read. Half of the steps were the candidate's.
+ */
 static void audit_verdicts(struct canary_trial *t, enum stage_result *r)
 {
     for (int i = 0; i < t->n; i++) {
@@ -321,6 +322,7 @@ static void audit_verdicts(struct canary_trial *t, enum stage_result *r)
         if (wrong) {
             candidate_explain(t->c[i], STAGE_CANARY, CAUSE_OTHER, 0, "audit: %.160s", wrong);
             blame(t, i, r);
+            dispatch_distrust(t->env->dispatch);
         }
     }
 }

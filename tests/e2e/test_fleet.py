@@ -231,6 +231,9 @@ def test_what_an_audit_finds_wrong_on_one_is_looked_at_again_at_once_on_the_othe
         shown = until(lambda: fleet(server)["retractions"])[0]  # noqa: B023 - called at once
         assert (shown["key"], shown["slot"], shown["name"]) == (key, SLOT, who)
     assert first.complete("Bread is", max_tokens=24)["choices"][0]["text"] == by_eager
+    # What it wrote meanwhile is shared no more; the other one, whose kernel is right, has forgotten nothing.
+    assert first.metric("whet_kv_pages_forgotten_total") > 0
+    assert second.metric("whet_kv_pages_forgotten_total") == 0
 
 
 def test_a_poisoned_row_is_refused_by_name_and_a_database_that_lies_serves_nobody(member, pg):

@@ -6,6 +6,8 @@
  * wrong page, a page shared too early, a position skipped or a stale page changes the text, and
  * the right text of any request is known without the engine: fake_text() works it out alone.
  *
+ * While the kernel in its slot is called "wrong", it writes something else than the token.
+ *
  * fake_pipelined_ops keeps drawn tokens to itself, as a device does: a started step is computed
  * when it is waited for, from what was true when it was started and what the step before it drew.
  */
@@ -17,6 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "config/clock.h"
 #include "config/err.h"
 #include "engine/backend.h"
 #include "tests/unit/engine/toy.h"
@@ -26,6 +29,7 @@ static struct {
     _Atomic int32_t delay_us;   /* a step takes this long at least */
     _Atomic bool hold;          /* ... and does not end while this is set */
     _Atomic bool held;          /* one waits for that */
+    _Atomic bool moves;         /* ... and says that it gets on */
     _Atomic int32_t token_us;   /* ... and this much longer for each of its tokens */
     _Atomic int32_t fail_next;  /* this many steps fail */
     _Atomic int32_t fail_every; /* and one step in this many (0: none) */
@@ -65,7 +69,7 @@ struct fake_inflight {
     const struct overrides *overrides;
     struct sampling params[FAKE_ROWS];
     int32_t *history[FAKE_ROWS];
-    bool kept_in;
+    bool kept_in, wrong;
 };
 
 static struct kernel fake_kernel[REGION_COUNT];
@@ -154,8 +158,18 @@ static int fake_row(struct backend *b, const struct step *s, int32_t r, struct e
     return 0;
 }
 
-static int fake_step(struct backend *b, const struct step *s, const struct overrides *o,
-                     struct err *e)
+static struct slot *fake_slot(struct dispatch *d)
+{
+    return dispatch_slot(d, REGION_ATTN_IN, 0, 1, 0);
+}
+
+static bool fake_is_wrong(const struct backend *b)
+{
+    return b->dispatch && !strcmp(slot_kernel(fake_slot(b->dispatch))->id, "wrong");
+}
+
+static int fake_run(struct backend *b, const struct step *s, const struct overrides *o, bool wrong,
+                    struct err *e)
 {
     fake.steps++;
     fake.override_steps += o != NULL;
@@ -163,15 +177,18 @@ static int fake_step(struct backend *b, const struct step *s, const struct overr
     fake.most_spans = (uint64_t)s->spans > fake.most_spans ? (uint64_t)s->spans : fake.most_spans;
     if (fake.delay_us + fake.token_us > 0)
         usleep((useconds_t)(fake.delay_us + fake.token_us * s->m));
-    for (; fake.hold; usleep(200))
+    for (; fake.hold; usleep(200)) {
         fake.held = true;
+        if (fake.moves && s->progress_ns)
+            atomic_store(s->progress_ns, clock_ns());
+    }
     fake.held = false;
     if (s->m > b->options.max_tokens || s->rows > b->options.max_rows)
         return err_set(e, "a step of %d tokens and %d rows is too large", s->m, s->rows);
     for (int32_t t = 0; t < s->m; t++) {
         if (s->tokens[t] == fake.poison)
             return err_set(e, "token %d is poison", s->tokens[t]);
-        b->kv[s->kv_at[t]] = s->tokens[t] + 1;
+        b->kv[s->kv_at[t]] = s->tokens[t] + 1 + wrong;
     }
     if (fake.lost) {
         err_set(e, "the fake has fallen off the bus");
@@ -193,6 +210,12 @@ static int fake_step(struct backend *b, const struct step *s, const struct overr
     return 0;
 }
 
+static int fake_step(struct backend *b, const struct step *s, const struct overrides *o,
+                     struct err *e)
+{
+    return fake_run(b, s, o, fake_is_wrong(b), e);
+}
+
 /* ---- the pipelined fake -------------------------------------------------------------------- */
 
 static int fake_step_start(struct backend *b, const struct step *s, const struct overrides *o,
@@ -212,6 +235,7 @@ static int fake_step_start(struct backend *b, const struct step *s, const struct
     struct fake_inflight *f = xcalloc(1, sizeof *f);
     f->step = s;
     f->overrides = o;
+    f->wrong = fake_is_wrong(b);
     f->kept_in = fake.keep_in > 0 && fake.starts % (uint64_t)fake.keep_in == 0;
     for (int32_t r = 0; r < s->rows; r++) {
         const struct sample_row *row = &s->sample[r];
@@ -257,7 +281,7 @@ static int fake_step_wait(struct backend *b, const struct step *s, struct err *e
     for (int32_t r = 0; r < s->rows && rc == 0; r++)
         rc = fake_restore_row(b, f, r, &copy.sample[r], e);
     if (rc == 0)
-        rc = fake_step(b, &copy, f->overrides, e);
+        rc = fake_run(b, &copy, f->overrides, f->wrong, e);
     for (int32_t r = 0; r < s->rows; r++) {
         s->sample[r].out = copy.sample[r].out;
         drawn[r] = copy.sample[r].out.token;

@@ -23,6 +23,7 @@ struct bench {
     uint64_t next_id;
     uint64_t work[CLIENTS]; /* computed for the first time, by client (the last: all others) */
     int32_t waiting[CLIENTS];
+    bool distrust;            /* a wrong kernel leaves while the next step is under way */
     int32_t (*held)[KV_PAGE]; /* [pages] tokens whose keys and values a page has */
 };
 
@@ -135,6 +136,9 @@ static inline int32_t step(struct bench *b)
         compute(b, item);
     }
     scheduler_started(b->s, &b->plan);
+    if (b->distrust)
+        scheduler_distrust(b->s);
+    b->distrust = false;
     scheduler_done(b->s, &b->plan);
     for (int32_t i = 0; i < b->plan.items; i++) {
         struct sequence *seq = b->plan.item[i].seq;

@@ -7,216 +7,282 @@
 
 #include "engine/backlog.h"
 
-static enum submit_result judge(const struct backlog *b, uint64_t client,
-                                const struct request_limits *limits, uint64_t *displaced)
+enum { MOST = 64 };
+
+/* A queue, and the answers that came. */
+struct queue {
+    struct backlog b;
+    struct backlog_group answer[MOST];
+    int answers;
+    struct backlog_group *displaced; /* by the last one that came, or NULL */
+    struct err err;
+};
+
+static void queue_open(struct queue *q, int32_t max_batch, int32_t max_queue)
 {
+    *q = (struct queue){.answers = 0};
+    backlog_init(&q->b, max_batch, max_queue);
+}
+
+/* An answer of n requests comes. */
+static enum submit_result come(struct queue *q, uint64_t client, int32_t n,
+                               const struct request_limits *limits)
+{
+    struct backlog_group *g = &q->answer[q->answers];
     struct err err = {""};
-    enum submit_result r = backlog_admit(b, client, limits, displaced, &err);
-    assert_int_equal(r == SUBMIT_OK, err.msg[0] == '\0');
+    q->err = err;
+    enum submit_result alone = backlog_admit(&q->b, client, limits, &err);
+    enum submit_result r = backlog_enter(&q->b, client, limits, g, n, &q->displaced, &q->err);
+    assert_int_equal(r == SUBMIT_OK, q->err.msg[0] == '\0');
+    if (n == 1)
+        assert_int_equal(r, alone);
+    q->answers += r == SUBMIT_OK;
+    assert_true(q->answers < MOST);
     return r;
 }
 
-static void submit(struct backlog *b, uint64_t client)
+static struct backlog_group *comes(struct queue *q, uint64_t client, int32_t n)
 {
-    uint64_t displaced;
-    assert_int_equal(judge(b, client, NULL, &displaced), SUBMIT_OK);
-    assert_int_equal(displaced, 0);
-    backlog_enter(b, client, NULL);
+    assert_int_equal(come(q, client, n, NULL), SUBMIT_OK);
+    return &q->answer[q->answers - 1];
+}
+
+/* What the engine does with an answer that was displaced. */
+static void end_displaced(struct queue *q, struct backlog_group *g)
+{
+    assert_true(g->displaced);
+    for (int32_t n = g->active; n > 0; n--)
+        backlog_leave(&q->b, g, true);
 }
 
 static void backlog_lets_one_client_fill_the_queue_and_another_in(void **state)
 {
     (void)state;
-    struct backlog b;
-    uint64_t displaced;
-    backlog_init(&b, 2, 6);
+    struct queue q;
+    struct backlog_group *of[8];
+    queue_open(&q, 2, 6);
     for (int i = 0; i < 8; i++)
-        submit(&b, 1);
-    backlog_started(&b, 1, NULL);
-    backlog_started(&b, 1, NULL);
-    assert_int_equal(judge(&b, 1, NULL, &displaced), SUBMIT_FULL);
+        of[i] = comes(&q, 1, 1);
+    backlog_started(&q.b, of[0]);
+    backlog_started(&q.b, of[1]);
+    assert_int_equal(come(&q, 1, 1, NULL), SUBMIT_FULL);
     for (int i = 1; i <= 3; i++) { /* until both have as many waiting */
-        assert_int_equal(judge(&b, 2, NULL, &displaced), SUBMIT_OK);
-        assert_int_equal(displaced, 1);
-        backlog_displace(&b, 1);
-        backlog_enter(&b, 2, NULL);
-        if (i == 2) {
-            backlog_displaced(&b, 1);
-            backlog_leave(&b, 1, NULL, true);
-        }
+        comes(&q, 2, 1);
+        assert_ptr_equal(q.displaced, of[8 - i]); /* the newest that there still is */
+        if (i == 2)
+            end_displaced(&q, q.displaced);
     }
-    assert_int_equal(judge(&b, 2, NULL, &displaced), SUBMIT_FULL);
-    assert_int_equal(judge(&b, 1, NULL, &displaced), SUBMIT_FULL);
-    assert_int_equal(judge(&b, 3, NULL, &displaced), SUBMIT_OK); /* with nothing waiting */
-    assert_true(displaced == 1 || displaced == 2);
-    backlog_free(&b);
+    assert_int_equal(come(&q, 2, 1, NULL), SUBMIT_FULL);
+    assert_int_equal(come(&q, 1, 1, NULL), SUBMIT_FULL);
+    comes(&q, 3, 1); /* with nothing waiting */
+    assert_non_null(q.displaced);
+    backlog_free(&q.b);
 }
 
 static void backlog_lets_a_newcomer_in_where_nothing_waits(void **state)
 {
     (void)state;
-    struct backlog b;
-    uint64_t displaced;
-    backlog_init(&b, 2, 0);
-    for (int i = 0; i < 2; i++) {
-        submit(&b, 1);
-        backlog_started(&b, 1, NULL);
-    }
-    assert_int_equal(judge(&b, 1, NULL, &displaced), SUBMIT_FULL);
-    submit(&b, 2);
-    assert_int_equal(judge(&b, 2, NULL, &displaced), SUBMIT_FULL);
-    assert_int_equal(judge(&b, 3, NULL, &displaced), SUBMIT_OK);
-    backlog_leave(&b, 1, NULL, false); /* now everybody has one */
-    assert_int_equal(judge(&b, 3, NULL, &displaced), SUBMIT_FULL);
-    backlog_free(&b);
+    struct queue q;
+    queue_open(&q, 2, 0);
+    struct backlog_group *first = comes(&q, 1, 1);
+    backlog_started(&q.b, first);
+    backlog_started(&q.b, comes(&q, 1, 1));
+    assert_int_equal(come(&q, 1, 1, NULL), SUBMIT_FULL);
+    comes(&q, 2, 1);
+    assert_int_equal(come(&q, 2, 1, NULL), SUBMIT_FULL);
+    backlog_leave(&q.b, first, false); /* now everybody has one */
+    assert_int_equal(come(&q, 3, 1, NULL), SUBMIT_FULL);
+    backlog_free(&q.b);
 }
 
 static void backlog_keeps_a_client_to_its_limits(void **state)
 {
     (void)state;
-    struct backlog b;
-    uint64_t displaced;
+    struct queue q;
     const struct request_limits l = {.running = 2, .waiting = 1}, none = {.waiting = -1},
                                 idle = {.running = 1, .waiting = 0};
-    backlog_init(&b, 8, 100);
-    for (int i = 0; i < 3; i++) {
-        assert_int_equal(judge(&b, 1, &l, &displaced), SUBMIT_OK);
-        backlog_enter(&b, 1, NULL);
-    }
-    assert_int_equal(judge(&b, 1, &l, &displaced), SUBMIT_LIMITED); /* two can start, one waits */
-    backlog_started(&b, 1, NULL);
-    backlog_started(&b, 1, NULL);
-    assert_int_equal(judge(&b, 1, &l, &displaced), SUBMIT_LIMITED);
-    assert_int_equal(judge(&b, 1, &none, &displaced), SUBMIT_OK);
-    assert_int_equal(judge(&b, 2, &idle, &displaced), SUBMIT_OK);
-    backlog_enter(&b, 2, NULL);
-    assert_int_equal(judge(&b, 2, &idle, &displaced), SUBMIT_LIMITED);
-    backlog_leave(&b, 1, NULL, true);
-    assert_int_equal(judge(&b, 1, &l, &displaced), SUBMIT_OK);
-    backlog_free(&b);
+    queue_open(&q, 8, 100);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(come(&q, 1, 1, &l), SUBMIT_OK);
+    assert_int_equal(come(&q, 1, 1, &l), SUBMIT_LIMITED); /* two can start, one waits */
+    backlog_started(&q.b, &q.answer[0]);
+    backlog_started(&q.b, &q.answer[1]);
+    assert_int_equal(come(&q, 1, 1, &l), SUBMIT_LIMITED);
+    assert_int_equal(backlog_admit(&q.b, 1, &none, &q.err), SUBMIT_OK);
+    assert_int_equal(come(&q, 2, 1, &idle), SUBMIT_OK);
+    assert_int_equal(come(&q, 2, 1, &idle), SUBMIT_LIMITED);
+    backlog_leave(&q.b, &q.answer[2], true);
+    assert_int_equal(come(&q, 1, 1, &l), SUBMIT_OK);
+    assert_int_equal(come(&q, 3, 4, &l), SUBMIT_LIMITED);
+    assert_non_null(strstr(q.err.msg, "0 of your requests run and 0 wait, and these are 4 more"));
+    backlog_free(&q.b);
 }
 
 /* Who waits as part of an answer that has begun counts as waiting, and nobody takes its place. */
 static void backlog_keeps_what_belongs_to_an_answer_that_has_begun(void **state)
 {
     (void)state;
-    struct backlog b;
-    struct backlog_group answer = {0}, other = {0};
-    uint64_t displaced[4];
-    struct err err;
-    backlog_init(&b, 2, 6);
-    assert_int_equal(backlog_enter_all(&b, 1, NULL, &answer, 4, displaced, &err), SUBMIT_OK);
-    assert_int_equal(backlog_enter_all(&b, 2, NULL, &other, 4, displaced, &err), SUBMIT_OK);
-    assert_int_equal(judge(&b, 3, NULL, displaced), SUBMIT_OK);
-    assert_true(displaced[0] == 1 || displaced[0] == 2); /* neither has begun */
-    backlog_started(&b, 1, &answer);
-    backlog_enter(&b, 1, NULL);
-    assert_int_equal(judge(&b, 3, NULL, displaced), SUBMIT_OK);
-    assert_true(displaced[0] == 1 || displaced[0] == 2); /* client 1 has four, one by itself */
-    backlog_leave(&b, 1, NULL, true);
-    assert_int_equal(judge(&b, 3, NULL, displaced), SUBMIT_OK);
-    assert_int_equal(displaced[0], 2);
-    backlog_started(&b, 2, &other);
-    assert_int_equal(judge(&b, 1, NULL, displaced), SUBMIT_FULL);
-    assert_int_equal(judge(&b, 3, NULL, displaced), SUBMIT_OK); /* the scheduler makes a place */
-    assert_int_equal(displaced[0], 0);
-    for (int i = 0; i < 3; i++) {
-        backlog_leave(&b, 1, &answer, true);
-        backlog_leave(&b, 2, &other, true);
-    }
-    backlog_leave(&b, 1, &answer, false);
-    backlog_leave(&b, 2, &other, false);
-    assert_int_equal(b.active + b.waiting + b.clients.items, 0);
-    assert_int_equal(answer.active + answer.waiting + other.active + other.waiting, 0);
-    backlog_free(&b);
+    struct queue q;
+    queue_open(&q, 2, 6);
+    struct backlog_group *a = comes(&q, 1, 6), *b = comes(&q, 1, 1), *other = comes(&q, 2, 1);
+    backlog_started(&q.b, a);
+    comes(&q, 3, 1);
+    assert_ptr_equal(q.displaced, b); /* client 1 has six waiting, one by itself */
+    assert_int_equal(come(&q, 2, 1, NULL), SUBMIT_FULL);
+    comes(&q, 4, 1); /* the scheduler makes a place */
+    assert_null(q.displaced);
+    end_displaced(&q, b);
+    for (int i = 0; i < 5; i++)
+        backlog_leave(&q.b, a, true);
+    backlog_leave(&q.b, a, false);
+    backlog_leave(&q.b, other, true);
+    backlog_leave(&q.b, other + 1, true);
+    backlog_leave(&q.b, other + 2, true);
+    assert_int_equal(q.b.active + q.b.waiting + q.b.displacing + q.b.clients.items, 0);
+    assert_int_equal(a->active + a->waiting + other->active + other->waiting, 0);
+    backlog_free(&q.b);
 }
 
-static void backlog_takes_all_of_an_answer_or_none(void **state)
+/* One that came before its end was carried out has begun: it is kept, and counts again. */
+static void backlog_keeps_a_displaced_answer_that_begins_nevertheless(void **state)
 {
     (void)state;
-    struct backlog b;
-    struct backlog_group group = {0}, none = {0};
-    const struct request_limits l = {.running = 2, .waiting = 1};
-    uint64_t displaced[8];
-    struct err err;
-    backlog_init(&b, 2, 6);
-    for (int i = 0; i < 6; i++)
-        submit(&b, 1);
-    submit(&b, 3);
-    assert_int_equal(backlog_enter_all(&b, 2, &l, &none, 4, displaced, &err), SUBMIT_LIMITED);
-    assert_non_null(strstr(err.msg, "0 of your requests run and 0 wait, and these are 4 more"));
-    /* One finds a place, three take one of client 1's, and then nobody has more. */
-    assert_int_equal(backlog_enter_all(&b, 2, NULL, &none, 5, displaced, &err), SUBMIT_FULL);
-    assert_int_equal(b.active, 7);
-    assert_int_equal(b.waiting, 7);
-    assert_int_equal(b.displacing, 0);
-    assert_int_equal(b.clients.items, 2);
-    assert_int_equal(none.active + none.waiting, 0);
-    assert_int_equal(backlog_enter_all(&b, 2, NULL, &group, 4, displaced, &err), SUBMIT_OK);
-    assert_int_equal(displaced[0], 0);
-    for (int i = 1; i < 4; i++)
-        assert_int_equal(displaced[i], 1);
-    assert_int_equal(b.active - b.displacing, 8);
-    assert_int_equal(group.waiting, 4);
-    backlog_free(&b);
+    struct queue q;
+    queue_open(&q, 2, 6);
+    comes(&q, 1, 4);
+    struct backlog_group *late = comes(&q, 1, 4);
+    comes(&q, 2, 1);
+    assert_ptr_equal(q.displaced, late);
+    assert_int_equal(q.b.displacing, 4);
+    backlog_leave(&q.b, late, true); /* cancelled */
+    assert_int_equal(q.b.displacing, 3);
+    backlog_started(&q.b, late);
+    assert_false(late->displaced);
+    assert_int_equal(q.b.displacing, 0);
+    assert_int_equal(q.b.active, 8);
+    backlog_free(&q.b);
 }
 
-/* Against a count kept the plain way. */
+/* However many choices a request has, it takes the place of one other. */
+static void backlog_displaces_answers_one_for_one(void **state)
+{
+    (void)state;
+    struct queue q;
+    queue_open(&q, 4, 16);
+    for (int i = 0; i < 20; i++)
+        comes(&q, 1, 1);
+    comes(&q, 2, 4);
+    assert_ptr_equal(q.displaced, &q.answer[19]);
+    assert_int_equal(q.b.displacing, 1);
+    assert_int_equal(q.b.active - q.b.displacing, 23);
+    end_displaced(&q, q.displaced);
+    /* There would be more over the limit than run together. */
+    assert_int_equal(come(&q, 2, 3, NULL), SUBMIT_FULL);
+    assert_non_null(strstr(q.err.msg, "no room for 3 more"));
+    assert_int_equal(q.b.active, 23);
+    assert_int_equal(q.b.displacing, 0);
+    comes(&q, 2, 1);
+    assert_ptr_equal(q.displaced, &q.answer[18]);
+    backlog_free(&q.b);
+}
+
+/* One request of many choices is not ended for a single one, which its client would have more of
+ * than the other has left. */
+static void backlog_counts_all_choices_of_what_it_would_displace(void **state)
+{
+    (void)state;
+    struct queue q;
+    queue_open(&q, 2, 14);
+    comes(&q, 1, 16);
+    comes(&q, 2, 1); /* over the limit, being new */
+    assert_null(q.displaced);
+    assert_int_equal(come(&q, 2, 1, NULL), SUBMIT_FULL);
+    backlog_free(&q.b);
+    queue_open(&q, 2, 14);
+    comes(&q, 1, 8);
+    comes(&q, 1, 8);
+    comes(&q, 2, 3);
+    assert_ptr_equal(q.displaced, &q.answer[1]);
+    assert_int_equal(q.b.displacing, 8);
+    comes(&q, 2, 5); /* there is room now */
+    assert_null(q.displaced);
+    assert_int_equal(come(&q, 2, 1, NULL), SUBMIT_FULL);
+    assert_int_equal(come(&q, 1, 1, NULL), SUBMIT_FULL);
+    backlog_free(&q.b);
+}
+
+/* ---- against a count kept the plain way ---------------------------------------------------- */
+
+enum { CLIENTS = 12, ANSWERS = 400 };
+
+struct count {
+    int32_t waiting, active;
+};
+
+static struct count count_of(const struct backlog_group *g, int n, uint64_t client)
+{
+    struct count c = {0, 0};
+    for (int i = 0; i < n; i++)
+        if (client == 0 || g[i].client == client) {
+            c.active += g[i].active - (g[i].displaced ? g[i].waiting : 0);
+            c.waiting += g[i].displaced ? 0 : g[i].waiting;
+        }
+    return c;
+}
+
+static void check_displaced(const struct backlog_group *g, int n, const struct backlog_group *gone,
+                            const struct backlog_group *mine)
+{
+    struct count victim = count_of(g, n, gone->client), own = count_of(g, n, mine->client);
+    assert_int_not_equal(gone->client, mine->client);
+    assert_true(gone->displaced && !gone->begun);
+    assert_true(own.waiting <= victim.waiting + 1);
+}
+
+static void come_at_random(struct backlog *b, struct backlog_group *g)
+{
+    struct backlog_group *gone;
+    struct err err;
+    uint64_t client = 1 + (uint64_t)(rand() % CLIENTS);
+    int at = 0, n = rand() % 3 ? 1 : 1 + rand() % 5;
+    while (at < ANSWERS && g[at].active > 0)
+        at++;
+    assert_true(at < ANSWERS);
+    g[at] = (struct backlog_group){.client = 0};
+    int32_t before = count_of(g, ANSWERS, 0).active;
+    if (backlog_enter(b, client, NULL, &g[at], n, &gone, &err) == SUBMIT_FULL)
+        assert_true(before + n > 36);
+    else if (gone)
+        check_displaced(g, ANSWERS, gone, &g[at]);
+}
+
 static void backlog_counts_right_under_random_load(void **state)
 {
     (void)state;
-    enum { N = 12 };
-    int waiting[N] = {0}, running[N] = {0}, displacing[N] = {0}, all = 0, displaces = 0;
+    static struct backlog_group g[ANSWERS];
     struct backlog b;
     srand(3);
     backlog_init(&b, 6, 30);
-    for (int round = 0; round < 200000; round++) {
-        int c = rand() % N, most = 0;
-        uint64_t displaced;
-        for (int i = 1; i < N; i++)
-            if (waiting[i] - displacing[i] > waiting[most] - displacing[most])
-                most = i;
-        switch (rand() % 5) {
+    for (int round = 0; round < 100000; round++) {
+        struct backlog_group *one = &g[rand() % 48];
+        switch (rand() % 4) {
         case 0:
         case 1:
-            if (judge(&b, (uint64_t)c + 1, NULL, &displaced) == SUBMIT_FULL) {
-                assert_true(all - displaces >= 36);
-                assert_true(waiting[most] - displacing[most] <= waiting[c] - displacing[c] + 1);
-                break;
-            }
-            if (displaced) {
-                int d = (int)displaced - 1;
-                assert_int_equal(waiting[d] - displacing[d], waiting[most] - displacing[most]);
-                backlog_displace(&b, displaced);
-                displacing[d]++, displaces++;
-            }
-            backlog_enter(&b, (uint64_t)c + 1, NULL);
-            waiting[c]++, all++;
+            come_at_random(&b, g);
             break;
         case 2:
-            if (waiting[c] > displacing[c]) {
-                backlog_started(&b, (uint64_t)c + 1, NULL);
-                waiting[c]--, running[c]++;
-            }
-            break;
-        case 3:
-            if (running[c]) {
-                backlog_leave(&b, (uint64_t)c + 1, NULL, false);
-                running[c]--, all--;
-            }
+            if (one->waiting > 0 && !(one->displaced && rand() % 4))
+                backlog_started(&b, one);
             break;
         default:
-            if (displacing[c]) {
-                backlog_displaced(&b, (uint64_t)c + 1);
-                displacing[c]--, displaces--;
-                if (waiting[c]) {
-                    backlog_leave(&b, (uint64_t)c + 1, NULL, true);
-                    waiting[c]--, all--;
-                }
-            }
+            if (one->active > one->waiting)
+                backlog_leave(&b, one, false);
+            else if (one->waiting > 0 && (one->displaced || rand() % 8 == 0))
+                backlog_leave(&b, one, true);
         }
-        assert_int_equal(b.active, all);
-        assert_in_range(all - displaces, 0, 42);
+        struct count all = count_of(g, ANSWERS, 0);
+        assert_int_equal(b.active - b.displacing, all.active);
+        assert_int_equal(b.waiting - b.displacing, all.waiting);
     }
     backlog_free(&b);
 }
@@ -228,7 +294,9 @@ int main(void)
         cmocka_unit_test(backlog_lets_a_newcomer_in_where_nothing_waits),
         cmocka_unit_test(backlog_keeps_a_client_to_its_limits),
         cmocka_unit_test(backlog_keeps_what_belongs_to_an_answer_that_has_begun),
-        cmocka_unit_test(backlog_takes_all_of_an_answer_or_none),
+        cmocka_unit_test(backlog_keeps_a_displaced_answer_that_begins_nevertheless),
+        cmocka_unit_test(backlog_displaces_answers_one_for_one),
+        cmocka_unit_test(backlog_counts_all_choices_of_what_it_would_displace),
         cmocka_unit_test(backlog_counts_right_under_random_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,7 @@
 /* test_dispatch.c - slots: lookup, publishing, epochs, fingerprint. */
 #include "tests/unit/unit.h"
 
+#include <pthread.h>
 #include <string.h>
 
 #include "engine/dispatch.h"
@@ -168,6 +169,90 @@ static void bits_are_eagers_up_to_the_first_kernel_with_others(void **state)
     dispatch_close(d);
 }
 
+/* Where ranks latch what they run, bits are those of the next step: it latches what is there now.
+ */
+static void bits_are_those_of_the_step_that_latches_next(void **state)
+{
+    (void)state;
+    struct dispatch *d = open_table();
+    static struct kernel other = {.id = "other", .number = 1};
+    dispatch_latch(d, NULL, NULL);
+    dispatch_publish(d, dispatch_find(d, "mlp_out/m1"), &other);
+    assert_int_equal(dispatch_bit_equal(d, 16), 0);
+    dispatch_latch(d, NULL, NULL);
+    dispatch_publish(d, dispatch_find(d, "mlp_out/m1"), &eager[REGION_MLP_OUT]);
+    assert_int_equal(dispatch_bit_equal(d, 16), 16);
+    dispatch_close(d);
+}
+
+struct swapper {
+    struct dispatch *d;
+    struct slot *slot;
+    const struct kernel *k;
+    _Atomic bool stop;
+};
+
+static void *swap_on_and_on(void *arg)
+{
+    struct swapper *w = arg;
+    while (!atomic_load(&w->stop)) {
+        dispatch_publish(w->d, w->slot, w->k);
+        dispatch_publish(w->d, w->slot, w->slot->eager);
+    }
+    return NULL;
+}
+
+/* A step that finds the table unchanged ran what was looked at before it: here an even number of
+ * swaps leaves eager in the slot, and an odd one does not. */
+static void a_table_that_is_unchanged_held_what_was_read_of_it(void **state)
+{
+    (void)state;
+    struct dispatch *d = open_table();
+    struct kernel k = {.id = "0123456789abcdef", .region = REGION_MLP_IN};
+    struct swapper w = {.d = d, .slot = dispatch_slot(d, REGION_MLP_IN, 0, 1, 0), .k = &k};
+    pthread_t thread;
+    uint64_t swaps = dispatch_swaps(d);
+    assert_true(dispatch_unchanged(d, swaps));
+    dispatch_publish(d, w.slot, w.slot->eager); /* no swap */
+    assert_true(dispatch_unchanged(d, swaps));
+    dispatch_publish(d, w.slot, &k);
+    assert_false(dispatch_unchanged(d, swaps));
+    assert_true(dispatch_unchanged(d, dispatch_swaps(d)));
+    dispatch_withdraw(d, w.slot, &k);
+    assert_true(dispatch_unchanged(d, 2));
+    assert_int_equal(pthread_create(&thread, NULL, swap_on_and_on, &w), 0);
+    int wrong = 0, unchanged = 0;
+    for (int i = 0; i < 2000000; i++) {
+        swaps = dispatch_swaps(d);
+        const struct kernel *read = slot_kernel(w.slot);
+        if (!dispatch_unchanged(d, swaps))
+            continue;
+        unchanged++;
+        wrong += (read == &k) != (swaps % 2 == 1);
+    }
+    atomic_store(&w.stop, true);
+    pthread_join(thread, NULL);
+    assert_int_equal(wrong, 0);
+    assert_true(unchanged > 0);
+    dispatch_close(d);
+}
+
+static void what_broke_or_was_wrong_is_distrusted(void **state)
+{
+    (void)state;
+    struct dispatch *d = open_table();
+    struct kernel k = {.id = "0123456789abcdef", .region = REGION_MLP_IN};
+    struct slot *s = dispatch_slot(d, REGION_MLP_IN, 0, 1, 0);
+    dispatch_publish(d, s, &k);
+    dispatch_publish(d, s, s->eager); /* for any other reason */
+    assert_int_equal(dispatch_distrusts(d), 0);
+    dispatch_distrust(d);
+    assert_int_equal(dispatch_distrusts(d), 1);
+    dispatch_withdraw(d, s, &k); /* a canary's, in no slot */
+    assert_int_equal(dispatch_distrusts(d), 2);
+    dispatch_close(d);
+}
+
 static void the_fingerprint_tells_the_active_set(void **state)
 {
     (void)state;
@@ -308,6 +393,9 @@ int main(void)
         cmocka_unit_test(the_same_kernel_again_is_no_swap),
         cmocka_unit_test(a_latched_table_is_what_steps_run_until_it_is_latched_again),
         cmocka_unit_test(bits_are_eagers_up_to_the_first_kernel_with_others),
+        cmocka_unit_test(bits_are_those_of_the_step_that_latches_next),
+        cmocka_unit_test(a_table_that_is_unchanged_held_what_was_read_of_it),
+        cmocka_unit_test(what_broke_or_was_wrong_is_distrusted),
         cmocka_unit_test(the_fingerprint_tells_the_active_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -222,6 +222,21 @@ static void engine_decodes_as_many_together_as_the_backend_is_used_to_unless_tol
     engine_stop(e);
 }
 
+/* Those beyond what running sequences can use are prefix cache. A page has 4 KiB here. */
+static void engine_has_as_many_pages_as_were_asked_for(void **state)
+{
+    (void)state;
+    fake_reset();
+    static const int32_t pages[] = {5000, 0, 0}, mib[] = {0, 2, 0}, are[] = {5000, 512, 128};
+    for (int i = 0; i < 3; i++) {
+        struct config config = config_of(pages[i], 2); /* two sequences of 64 pages at most */
+        config.engine_kv_mib = mib[i];
+        struct engine *e = start(&config);
+        assert_true(metric(e, "\nwhet_kv_pages ") == are[i]);
+        engine_stop(e);
+    }
+}
+
 /* Whether 512 tokens came in pieces of 20 ms. */
 static bool long_prompt_comes_in_pieces(void)
 {
@@ -307,6 +322,7 @@ int main(void)
         cmocka_unit_test(engine_refuses_what_it_cannot_serve),
         cmocka_unit_test(engine_reads_prompts_in_chunks_of_the_backends_size_unless_told),
         cmocka_unit_test(engine_decodes_as_many_together_as_the_backend_is_used_to_unless_told),
+        cmocka_unit_test(engine_has_as_many_pages_as_were_asked_for),
         cmocka_unit_test(engine_reads_a_long_prompt_without_stopping_the_others),
         cmocka_unit_test(engine_json_tells_what_happened),
     };

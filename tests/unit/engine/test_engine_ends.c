@@ -148,6 +148,12 @@ static void engine_notices_that_it_stalls(void **state)
     assert_true(stalled <= (double)(clock_ns() - begun) * 1e-9);
     while (engine_stalled_s(e) < 0.05) /* for ever, if it did not notice */
         usleep(1000);
+    /* A long step that gets on has not stalled. */
+    atomic_store(&e->progress_ns, clock_ns() - INT64_C(3600000000000));
+    assert_true(engine_stalled_s(e) > 3000);
+    fake.moves = true;
+    while (engine_stalled_s(e) > 3000)
+        usleep(1000);
     fake.hold = false;
     wait_ends(1);
     assert_true(engine_stalled_s(e) == 0);

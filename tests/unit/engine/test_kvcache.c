@@ -217,6 +217,34 @@ static void kvcache_loses_no_page_and_mixes_up_no_prefix(void **state)
     kvcache_close(kv);
 }
 
+static void kvcache_forgets_what_is_in_doubt(void **state)
+{
+    (void)state;
+    struct kvcache *kv = kvcache_open(8);
+    int32_t tokens[4 * KV_PAGE], held[2], cached[2], found[4];
+    fill(tokens, 4 * KV_PAGE, 100);
+    compute(kv, tokens, 2, held);
+    compute(kv, tokens + 2 * KV_PAGE, 2, cached);
+    drop_all(kv, cached, 2);
+    assert_int_equal(kvcache_forget(kv), 4);
+    assert_int_equal(kvcache_used(kv), 2);
+    assert_int_equal(kvcache_available(kv), 6);
+    assert_int_equal(kvcache_match(kv, OWNER, tokens, 2, found), 0);
+    assert_int_equal(kvcache_match(kv, OWNER, tokens + 2 * KV_PAGE, 2, found), 0);
+    int32_t behind = kvcache_take(kv); /* nobody finds what is behind a doubtful page either */
+    assert_int_equal(kvcache_seal(kv, OWNER, behind, held[1], tokens), behind);
+    assert_true(kvcache_writable(kv, behind));
+    assert_int_equal(kvcache_forget(kv), 0);
+    kvcache_drop(kv, behind);
+    drop_all(kv, held, 2);
+    assert_int_equal(kvcache_available(kv), 8);
+    compute(kv, tokens, 4, found); /* as good as new */
+    drop_all(kv, found, 4);
+    assert_int_equal(kvcache_match(kv, OWNER, tokens, 4, found), 4);
+    drop_all(kv, found, 4);
+    kvcache_close(kv);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -228,6 +256,7 @@ int main(void)
         cmocka_unit_test(kvcache_finds_nothing_of_another_owner),
         cmocka_unit_test(kvcache_does_not_seal_after_an_unsealed_page),
         cmocka_unit_test(kvcache_loses_no_page_and_mixes_up_no_prefix),
+        cmocka_unit_test(kvcache_forgets_what_is_in_doubt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,12 +72,21 @@ static void a_quarter_is_taken_by_all_processes_together(void **state)
     assert_int_equal(memory_usual_mib(0, 4), 2048);
 }
 
+static void pages_are_those_asked_for_as_long_as_there_is_memory(void **state)
+{
+    (void)state;
+    assert_int_equal(memory_pages(1024, 1 << 20, GIB), 1024);
+    assert_int_equal(memory_pages(1025, 1 << 20, GIB), 768);
+    assert_int_equal(memory_pages(INT32_MAX, 1 << 20, 0), INT32_MAX);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_smaller_of_machine_and_group_decides),
         cmocka_unit_test(this_process_has_some),
         cmocka_unit_test(a_quarter_is_taken_by_all_processes_together),
+        cmocka_unit_test(pages_are_those_asked_for_as_long_as_there_is_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

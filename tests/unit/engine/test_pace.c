@@ -92,6 +92,32 @@ static void pace_learns_what_steps_take(void **state)
     assert_true(worst_error(&p, &linear) < 0.02);
 }
 
+/* Hours of as many decodes, whose context comes and goes: what is a step's and what is a decode's
+ * cannot be told from them, and stays what it was. */
+static void pace_remembers_what_steady_steps_do_not_tell(void **state)
+{
+    (void)state;
+    struct device linear = LINEAR;
+    struct pace p;
+    srand(5);
+    pace_open(&p, 30, 200);
+    teach(&p, &linear, 300);
+    struct step_size steady = {.decodes = 16};
+    for (int i = 0; i < 1000000; i++) {
+        steady.context = 16 * (1000 + i % 500);
+        double noise = 0.9 + 0.2 * (double)rand() / RAND_MAX;
+        pace_learn(&p, &steady, (int64_t)((double)takes(&linear, &steady) * noise));
+    }
+    assert_true(worst_error(&p, &linear) < 0.1);
+    /* The load changes with the machine: half as fast in everything, and nobody says so. */
+    linear.step *= 2;
+    linear.prompt *= 2;
+    linear.decode *= 2;
+    linear.context *= 2;
+    teach(&p, &linear, 2000);
+    assert_true(worst_error(&p, &linear) < 0.05);
+}
+
 /* ---- a scheduler on a device --------------------------------------------------------------- */
 
 struct world {
@@ -330,6 +356,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pace_learns_what_steps_take),
+        cmocka_unit_test(pace_remembers_what_steady_steps_do_not_tell),
         cmocka_unit_test(full_batch_is_served_as_fast_as_any_fixed_pace_and_within_both_targets),
         cmocka_unit_test(few_clients_are_served_as_fast_as_at_any_fixed_pace),
         cmocka_unit_test(target_that_cannot_be_met_starves_nobody),

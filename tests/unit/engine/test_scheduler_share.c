@@ -209,6 +209,46 @@ static void the_rest_of_what_is_read_again_is_no_decode(void **state)
     bench_close(b);
 }
 
+/* Whoever has computed something when a wrong kernel leaves never shares it, nor what it computes
+ * behind it, until it begins anew; and nobody waits for it. */
+static void nobody_shares_what_a_wrong_kernel_may_have_written(void **state)
+{
+    (void)state;
+    struct bench *b = bench_open(300, 16, 128);
+    arrive(b, 48, 1, 0);
+    assert_int_equal(step(b), 1);
+    struct sequence *longer = arrive(b, 100, 80, 5000);
+    while (longer->computed < 100)
+        step(b);
+    struct sequence *beginner = arrive(b, 10, 80, 9000), *late = arrive(b, 40, 80, 20000);
+    struct sequence *reader = arrive(b, 100, 50, 30000);
+    b->distrust = true;
+    step(b);
+    assert_int_equal(scheduler_forgotten(b->s), 3 + 6);
+    assert_int_equal(beginner->computed, 10);
+    assert_int_equal(late->computed, 40);
+    assert_in_range(reader->computed, 16, 99);
+    struct sequence *behind = arrive(b, 110, 40, 30000);
+    step(b);
+    assert_true(reader->computed == 100 && behind->computed > 0);
+    while (beginner->computed < 40)
+        step(b);
+    const struct sequence *doubted[] = {longer, beginner, late};
+    for (int i = 0; i < 3; i++)
+        for (int32_t k = 0; k < doubted[i]->computed / KV_PAGE; k++)
+            assert_true(kvcache_writable(b->kv, doubted[i]->page[k])); /* nobody else finds it */
+    for (int32_t round = 0; round < 2; round++) /* clean pages are shared as ever */
+        for (int i = 0; i < 3; i++) {
+            const int32_t first[] = {0, 5000, 20000};
+            struct sequence *same = arrive(b, 33, 20, first[i]);
+            step(b);
+            assert_int_equal(same->cached_tokens, round ? 32 : 0);
+            assert_int_equal(same->computed, 33);
+            assert_false(same->doubted);
+        }
+    bench_close(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -220,6 +260,7 @@ int main(void)
         cmocka_unit_test(a_prompt_that_is_scored_neither_waits_nor_takes),
         cmocka_unit_test(what_was_found_counts_once),
         cmocka_unit_test(the_rest_of_what_is_read_again_is_no_decode),
+        cmocka_unit_test(nobody_shares_what_a_wrong_kernel_may_have_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

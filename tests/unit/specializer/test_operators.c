@@ -288,6 +288,29 @@ static void operators_are_alerted_of_wrong_kernels_and_of_a_store_that_fails(voi
     stop(s);
 }
 
+/* What it has written is not believed, unless it is only slow. */
+static void operators_who_take_a_kernel_out_take_its_pages_with_it(void **unused)
+{
+    (void)unused;
+    char *text = NULL;
+    struct specializer *s = start(NULL, NULL);
+    WAIT_FOR(specialized("mlp_out/m1") && specialized("head/m1") && asleep(s));
+    struct slot_search *p = slot_search_find(s, "mlp_out/m1");
+    uint64_t n = dispatch_distrusts(fake.dispatch);
+    pthread_mutex_lock(&s->lock);
+    bool served = p->locked.active != NULL;
+    swap_out_locked(s, p, LIFE_ROLLED_BACK, ROLLBACK_DRIFT, "slow", NULL);
+    pthread_mutex_unlock(&s->lock);
+    assert_true(served);
+    assert_int_equal(dispatch_distrusts(fake.dispatch), n);
+    expect(ANSWER_DONE, specializer_set_mode(s, SPECIALIZER_FREEZE, "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_rollback(s, "head/m1", NULL, "r2", &text), &text);
+    assert_int_equal(dispatch_distrusts(fake.dispatch), n + 1);
+    expect(ANSWER_DONE, specializer_disable(s, "mlp_out", "wrong", "r3", &text), &text);
+    assert_true(dispatch_distrusts(fake.dispatch) >= n + 2);
+    stop(s);
+}
+
 /* What an audit saw of the kernel that left is not said of the one that came back. */
 static void operators_who_are_faster_than_an_audit_find_the_kernel_before_it_unharmed(void **unused)
 {
@@ -470,6 +493,7 @@ int main(void)
         TEST(operators_may_repeat_a_rollback),
         TEST(operators_see_slots_kernels_metrics_and_the_dashboard),
         TEST(operators_are_alerted_of_wrong_kernels_and_of_a_store_that_fails),
+        TEST(operators_who_take_a_kernel_out_take_its_pages_with_it),
         TEST(operators_who_are_faster_than_an_audit_find_the_kernel_before_it_unharmed),
         TEST(operators_see_audits_go_on_when_a_count_would_overflow),
         TEST(operators_lose_no_kernel_to_a_store_that_cannot_mark_a_trial),

@@ -247,10 +247,12 @@ static void loop_rolls_back_what_an_audit_finds_wrong_and_refuses_it_the_second_
     WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
     char id[24];
     snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
+    assert_int_equal(dispatch_distrusts(fake.dispatch), 0);
     atomic_store(&fake.audit_fails, id);
     WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) != 0);
     WAIT_FOR(store_get(s->store, id, &r, NULL) == 1 && (free(r.log), r.rollbacks >= 1));
     WAIT_FOR(atomic_load(&s->counts.rolled_back[ROLLBACK_AUDIT]) >= 1);
+    assert_true(dispatch_distrusts(fake.dispatch) >= 1); /* nor is what it has written believed */
     /* It may be looked at again, fails again, and is refused for good. */
     WAIT_FOR(store_get(s->store, id, &r, NULL) == 1 && (free(r.log), r.rollbacks == 2));
     WAIT_FOR(store_get(s->store, id, &r, NULL) == 1 && (free(r.log), r.state == LIFE_REFUSED));

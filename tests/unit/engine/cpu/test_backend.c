@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of engine/cpu/backend*: a step against the oracle's forward pass. What the specializer may
  * do beside it: test_backend_hook.c. */
+#include "config/clock.h"
 #include "tests/unit/engine/cpu/backend_world.h"
 
 static void step_equals_the_oracles_forward_pass(void **state)
@@ -135,6 +136,35 @@ static void kernels_that_take_fewer_tokens_fall_back_to_eager(void **state)
     dispatch_publish(table, s, s->eager);
 }
 
+static _Atomic int64_t progress;
+static _Atomic int64_t progress_seen[3];
+
+static void run_looking(const void *args, const struct team *team)
+{
+    if (team->rank == 0)
+        atomic_store(&progress_seen[atomic_fetch_add(&calls, 1) % 3], atomic_load(&progress));
+    eager_cpu(REGION_MLP_OUT)->run(args, team);
+}
+
+/* A prompt's step may take longer than any patience: whoever looks sees each layer pass. */
+static void a_step_says_how_far_it_has_come(void **state)
+{
+    (void)state;
+    struct built b;
+    struct err e = {0};
+    struct cpu_kernel c;
+    struct kernel k = test_kernel(&c, run_looking, 64);
+    const struct overrides one = {1, {{dispatch_slot(table, REGION_MLP_OUT, 0, 4, 4), &k}}};
+    int64_t before = clock_ns();
+    build(&b, &(struct feed){text_a, 0, 4, {1, 2, 3}}, 1);
+    b.step.progress_ns = &progress;
+    calls = 0;
+    assert_int_equal(backend_cpu.step(cpu, &b.step, &one, &e), 0);
+    assert_int_equal(calls, 3);
+    assert_true(progress_seen[0] >= before && progress_seen[1] > progress_seen[0]);
+    assert_true(progress_seen[2] > progress_seen[1] && progress > progress_seen[2]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -146,6 +176,7 @@ int main(void)
         cmocka_unit_test(machine_constants_are_plausible),
         cmocka_unit_test(overrides_replace_their_slots_in_one_step),
         cmocka_unit_test(kernels_that_take_fewer_tokens_fall_back_to_eager),
+        cmocka_unit_test(a_step_says_how_far_it_has_come),
     };
     return cmocka_run_group_tests(tests, backend_set_up, backend_tear_down);
 }

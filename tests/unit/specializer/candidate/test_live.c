@@ -334,7 +334,9 @@ static void nobody_is_blamed_for_a_bucket_that_was_slower_and_no_other_bucket(vo
 {
     (void)state;
     struct three t;
+    uint64_t distrusts = dispatch_distrusts(world.dispatch);
     judge(&t, 0, NULL);
+    assert_int_equal(dispatch_distrusts(world.dispatch), distrusts);
     assert_int_equal(t.r[0], STAGE_RUNNING);
     assert_int_equal(t.r[1], STAGE_RUNNING);
     assert_int_equal(t.r[2], STAGE_PASS);
@@ -349,7 +351,9 @@ static void who_computes_nonsense_is_named_and_the_rest_of_its_bucket_is_asked_a
 {
     (void)state;
     struct three t;
+    uint64_t distrusts = dispatch_distrusts(world.dispatch);
     judge(&t, -1, dispatch_find(world.dispatch, "attn_out/m512"));
+    assert_int_equal(dispatch_distrusts(world.dispatch), distrusts + 1); /* live steps ran it */
     assert_int_equal(t.r[0], STAGE_RUNNING);
     assert_int_equal(t.r[1], STAGE_REFUSE);
     assert_non_null(strstr(t.c[1].reason, "not finite"));
