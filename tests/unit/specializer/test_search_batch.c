@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of specializer/search_batch.c: which candidate of a batch goes to live steps. The batches
  * themselves are watched in test_drills.c. */
-#include "tests/unit/unit.h"
+#include "tests/unit/specializer/store_world.h"
 
 #include "specializer/search_batch.c"
 
@@ -119,6 +119,33 @@ static void what_is_not_built_three_times_is_refused(void **state)
     }
 }
 
+/* What kills its probe, over and over, is refused, though another server of the store saw the
+ * first times; one that had a verdict between them is not. */
+static void what_kills_its_probe_three_times_is_refused(void **state)
+{
+    (void)state;
+    const char *path = fresh_path();
+    struct err err;
+    struct candidate c = {.name = "a point"};
+    struct record r = row_of(1, "head/m1");
+    struct store *s = store_open(path, &err);
+    memcpy(c.key, r.key, sizeof c.key);
+    assert_int_equal(unprobed_came(s, &c), STAGE_RETRY); /* no row: it is only not counted */
+    store_move(s, &r, LIFE_BUILT, NULL, NULL, &err);
+    assert_int_equal(unprobed_came(s, &c), STAGE_RETRY);
+    store_move(s, &r, LIFE_PROBED, NULL, NULL, &err);
+    for (int tries = 1; tries < PROBE_DEATHS_MOST; tries++) {
+        assert_int_equal(unprobed_came(s, &c), STAGE_RETRY);
+        store_close(s);
+        s = store_open(path, &err);
+    }
+    candidate_explain(&c, STAGE_PROBE, CAUSE_OTHER, 0, "no verdict: killed by SIGKILL");
+    assert_int_equal(unprobed_came(s, &c), STAGE_REFUSE);
+    assert_non_null(strstr(c.reason, "died 3 times without a verdict"));
+    assert_non_null(strstr(c.reason, "SIGKILL"));
+    store_close(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -126,7 +153,8 @@ int main(void)
         cmocka_unit_test(a_promoted_candidate_that_live_steps_have_seen_stays),
         cmocka_unit_test(the_shortest_bench_of_an_opening_goes_first),
         cmocka_unit_test(what_is_not_built_three_times_is_refused),
+        cmocka_unit_test(what_kills_its_probe_three_times_is_refused),
         cmocka_unit_test(no_more_compilers_at_once_than_there_may_be),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

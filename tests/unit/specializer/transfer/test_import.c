@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_import.c - files that claim to be exports: large ones, and ones that lie. Work is
  * counted in steps of SQLite's machine, so a slow computer changes nothing. */
-#include "tests/unit/specializer/store/store_world.h"
+#include "tests/unit/specializer/store_world.h"
 
 #include "specializer/agent/agent_tree.h"
 #include "specializer/search/space.h"
