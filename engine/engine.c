@@ -13,6 +13,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "engine/crash.h"
 #include "engine/engine_private.h"
 
 /* ---- serving ------------------------------------------------------------------------------- */
@@ -118,6 +119,7 @@ static void *engine_main(void *arg)
     struct err err = {""};
     pthread_setname_np(pthread_self(), "whet-engine");
     engine_mark_hot_path();
+    crash_thread();
     int failed = engine_setup(e, &start->parts, &err);
     free(start);
     if (failed) {
@@ -133,6 +135,7 @@ static void *engine_main(void *arg)
         serve(e);
     }
     lend_no_more(e);
+    crash_thread_end();
     return NULL;
 }
 
