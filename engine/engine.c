@@ -73,11 +73,20 @@ void engine_lost(struct engine *e, const char *why)
         tell_lost(e);
 }
 
+/* What it waits for may take any time; what it does, not. */
+static bool receive(struct engine *e, bool wait)
+{
+    atomic_store(&e->at_work, false);
+    bool more = engine_receive(e, wait);
+    atomic_store(&e->progress_ns, clock_ns());
+    atomic_store(&e->at_work, true);
+    return more;
+}
+
 static void serve(struct engine *e)
 {
     bool busy = false;
-    while (engine_receive(e, !busy)) {
-        atomic_store(&e->progress_ns, clock_ns());
+    while (receive(e, !busy)) {
         busy = has_work(e);
         if (atomic_exchange(&e->rank_lost, false))
             engine_lost(e, ranks_lost(e->ranks));
@@ -251,16 +260,26 @@ struct engine *engine_start(const struct config *c, struct err *err)
     return engine_start_ranks(c, &(struct rank_place){.world = 1}, err);
 }
 
-void engine_stop(struct engine *e)
+void engine_quit(struct engine *e)
 {
-    if (!e)
+    if (e->joined)
         return;
+    atomic_store(&e->progress_ns, clock_ns());
+    atomic_store(&e->quitting, true);
     pthread_mutex_lock(&e->lock);
     e->stopping = true;
     atomic_store(&e->inbox, true);
     pthread_cond_signal(&e->wake);
     pthread_mutex_unlock(&e->lock);
     pthread_join(e->thread, NULL);
+    e->joined = true;
+}
+
+void engine_stop(struct engine *e)
+{
+    if (!e)
+        return;
+    engine_quit(e);
     engine_release_callers(e);
     engine_free(e);
 }
