@@ -296,6 +296,8 @@ static void files_that_are_no_export_are_refused_before_they_cost_memory(void **
         {"", "not JSON"},
         {"[1,2", "not JSON"},
         {"{\"whet_store\":1,\"kernels\":[\"a\\u00g1\"]}", "malformed escape"},
+        {"{\"whet_store\":01,\"kernels\":[]}", "malformed escape or number, or U+0000, at byte 14"},
+        {"{\"whet_store\":1.,\"kernels\":[]}", "malformed escape or number"},
         {"{}", "not an export"},
         {"{\"whet_store\":1.5,\"kernels\":[]}", "whet_store is 1.5"},
         {"{\"whet_store\":1e300,\"kernels\":[]}", "whet_store is 1"},
