@@ -146,6 +146,55 @@ static void what_kills_its_probe_three_times_is_refused(void **state)
     store_close(s);
 }
 
+static int learnt, forgotten;
+static void learn(struct specializer *s, struct slot_search *p, int32_t id,
+                  const struct candidate *c, double speed)
+{
+    (void)s, (void)p, (void)id, (void)c;
+    learnt += speed == 0;
+}
+static void forgets(struct specializer *s, struct slot_search *p, int32_t id)
+{
+    (void)s, (void)p, (void)id;
+    forgotten++;
+}
+
+/* The same seen by a batch, which lets go of a candidate that is tried again: refused at last, with
+ * the reason in the store. Probes that were only starved are no deaths. */
+static void a_batch_refuses_what_kills_its_probe(void **state)
+{
+    (void)state;
+    static const struct proposer by = {.learn = learn, .forget = forgets};
+    struct err err;
+    struct slot slot = {.name = "head/m1"};
+    struct slot_search p = {.slot = &slot};
+    static struct specializer s;
+    struct record r = row_of(1, "head/m1");
+    s = (struct specializer){.store = store_open(fresh_path(), &err)};
+    pthread_mutex_init(&s.lock, NULL);
+    store_move(s.store, &r, LIFE_BUILT, NULL, NULL, &err);
+    for (int tries = 0; tries < PROBE_DEATHS_MOST + 4; tries++) {
+        struct candidate *c = xcalloc(1, sizeof *c);
+        struct trial t = {.c = c, .slot_search = &p, .at = STAGE_PROBE, .from = {&by, 1}};
+        memcpy(c->key, r.key, sizeof c->key);
+        c->slot = &slot;
+        c->template = template_find("head");
+        c->state = LIFE_BUILT;
+        c->probe_died = tries >= 4;
+        candidate_explain(c, STAGE_PROBE, CAUSE_OTHER, 0, "no verdict: killed by SIGKILL");
+        assert_false(child_came(&s, &t, STAGE_RETRY));
+        assert_null(t.c);
+        assert_int_equal(learnt, tries == PROBE_DEATHS_MOST + 3);
+        assert_int_equal(forgotten, tries + 1 - learnt);
+    }
+    assert_int_equal(store_get(s.store, r.key, &r, &err), 1);
+    free(r.log);
+    assert_int_equal(r.state, LIFE_REFUSED);
+    assert_non_null(strstr(r.reason, "died 3 times without a verdict"));
+    store_close(s.store);
+    pthread_mutex_destroy(&s.lock);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -154,6 +203,7 @@ int main(void)
         cmocka_unit_test(the_shortest_bench_of_an_opening_goes_first),
         cmocka_unit_test(what_is_not_built_three_times_is_refused),
         cmocka_unit_test(what_kills_its_probe_three_times_is_refused),
+        cmocka_unit_test(a_batch_refuses_what_kills_its_probe),
         cmocka_unit_test(no_more_compilers_at_once_than_there_may_be),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
