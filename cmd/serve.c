@@ -8,10 +8,12 @@
  * The port opens before the model is loaded. The engine ends after the loop, so no event can come
  * for a server that is gone; the specializer ends before the engine, because it works on it.
  */
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 #ifdef __GLIBC__ /* which the headers above say */
 #include <malloc.h>
@@ -20,6 +22,7 @@
 #include "config/log.h"
 #include "engine/launch.h"
 #include "engine/ranks.h"
+#include "server/limits.h"
 #include "server/server.h"
 
 /* Every connection is a descriptor: take as many as the hard limit gives. */
@@ -41,6 +44,57 @@ static void end_while_loading(const struct engine *e, int rc)
     log_info("server", "the model was still being loaded; that is given up");
     fflush(NULL);
     _exit(rc);
+}
+
+/* Whether the engine ends is seen to by a thread of its own: the specializer and this one wait for
+ * it. */
+struct ending {
+    struct engine *engine;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool over;
+};
+
+static void *see_it_end(void *arg)
+{
+    struct ending *n = arg;
+    pthread_mutex_lock(&n->lock);
+    while (!n->over) {
+        struct timespec at;
+        clock_gettime(CLOCK_REALTIME, &at);
+        at.tv_sec++;
+        pthread_cond_timedwait(&n->wake, &n->lock, &at);
+        double stalled = n->over ? 0 : engine_stalled_s(n->engine);
+        if (stalled < DRAIN_GRACE_S)
+            continue;
+        log_error("server",
+                  "the engine has made no step for %.0f s and cannot be stopped; giving it up",
+                  stalled);
+        fflush(NULL);
+        _exit(1);
+    }
+    pthread_mutex_unlock(&n->lock);
+    return NULL;
+}
+
+/* Specializer and engine, in this order. If the engine hangs neither would end: then the process
+ * does, as at the end of a drain (server/loop.c). */
+static void end_both(struct specializer *specializer, struct engine *engine)
+{
+    pthread_t thread;
+    struct ending n = {
+        .engine = engine, .lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
+    bool seen_to = pthread_create(&thread, NULL, see_it_end, &n) == 0;
+    if (specializer)
+        specializer_stop(specializer);
+    engine_quit(engine);
+    pthread_mutex_lock(&n.lock);
+    n.over = true;
+    pthread_cond_signal(&n.wake);
+    pthread_mutex_unlock(&n.lock);
+    if (seen_to)
+        pthread_join(thread, NULL);
+    engine_stop(engine);
 }
 
 static void stop_server(void *server)
@@ -78,9 +132,7 @@ static int run(struct config *c, const struct rank_place *place, int argc, char 
         rc = RANKS_EXIT_LOST;
 done:
     end_while_loading(engine, rc);
-    if (specializer)
-        specializer_stop(specializer);
-    engine_stop(engine);
+    end_both(specializer, engine);
     if (server)
         server_close(server);
     return rc;

@@ -14,7 +14,7 @@ int err_set(struct err *e, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(e->msg, sizeof e->msg, fmt, ap);
     va_end(ap);
-    e->outside = false;
+    e->outside = e->killed = false;
     return -1;
 }
 
@@ -27,6 +27,19 @@ int err_outside(struct err *e, const char *fmt, ...)
     vsnprintf(e->msg, sizeof e->msg, fmt, ap);
     va_end(ap);
     e->outside = true;
+    e->killed = false;
+    return -1;
+}
+
+int err_killed(struct err *e, const char *fmt, ...)
+{
+    if (!e)
+        return -1;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(e->msg, sizeof e->msg, fmt, ap);
+    va_end(ap);
+    e->outside = e->killed = true;
     return -1;
 }
 

@@ -15,6 +15,7 @@
 struct err {
     char msg[512];
     bool outside; /* nothing was learnt of what was asked: no memory, no process, a killed child */
+    bool killed;  /* the last of these */
 };
 
 /* Writes the message (truncated to fit) and returns -1. `e` may be NULL. */
@@ -22,7 +23,10 @@ int err_set(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2
 /* The same for a cause that lies outside of what was asked; try again later. */
 int err_outside(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Puts "prefix: " before the message already in `e`, leaves `outside`; returns -1. */
+/* The same of a child that something outside killed, as the system does when memory is gone. */
+int err_killed(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Puts "prefix: " before the message already in `e`, leaves the rest; returns -1. */
 int err_prefix(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Allocation that cannot fail: aborts with a message when host memory is gone. Free with free(). */

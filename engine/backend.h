@@ -20,6 +20,9 @@
 
 struct backend;
 
+/* A CPU's memory for repacked weights when nobody says how much. */
+enum { PACK_MIB_USUAL = 1024 };
+
 struct backend_options {
     int32_t threads;    /* 0: one per core */
     int32_t kv_pages;   /* pages of KV_PAGE tokens, all layers */
@@ -45,13 +48,14 @@ struct backend_options {
 /* The device is gone, or another rank: no step will ever run again. */
 enum { STEP_LOST = -2 };
 
-/* How a step ran, for whoever asks why it took long. Written before step_start() or step() returns.
- */
+/* How a step ran, for whoever asks why it took long, or what it was lost by. Written before
+ * step_start() or step() returns, `fault` before the function does that says STEP_LOST. */
 struct step_report {
     bool uncaptured; /* launched kernel by kernel although a graph would have done */
     bool hooked;     /* a hook observed it */
     bool swapped;    /* another kernel than in the last step of its kind, canaries aside */
     bool stood_in;   /* other kernels than those in the slots, until a graph with these is made */
+    bool fault;      /* STEP_LOST: by what a kernel of the step did on the device */
 };
 
 /* The tokens scheduled together. Arrays belong to the caller and live until step() returns (or

@@ -8,6 +8,7 @@
 #define WHET_ENGINE_BATCH_H
 
 #include "engine/backend.h"
+#include "engine/crash.h"
 #include "engine/scheduler.h"
 
 struct batch {
@@ -26,6 +27,7 @@ struct batch {
     bool after_slice;              /* a slice was lent just before it */
     bool swapped;                  /* some slot's kernel was swapped just before it */
     bool same_bits;                /* each token has the bits that it would have alone */
+    struct crash_kernels inside;   /* other kernels than eager ones */
     struct step_report report;
     bool feeds_next; /* its tokens can be read by a step started before it lands */
     int64_t start_ns;

@@ -13,6 +13,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "engine/crash.h"
 #include "engine/engine_private.h"
 
 /* ---- serving ------------------------------------------------------------------------------- */
@@ -72,11 +73,20 @@ void engine_lost(struct engine *e, const char *why)
         tell_lost(e);
 }
 
+/* What it waits for may take any time; what it does, not. */
+static bool receive(struct engine *e, bool wait)
+{
+    atomic_store(&e->at_work, false);
+    bool more = engine_receive(e, wait);
+    atomic_store(&e->progress_ns, clock_ns());
+    atomic_store(&e->at_work, true);
+    return more;
+}
+
 static void serve(struct engine *e)
 {
     bool busy = false;
-    while (engine_receive(e, !busy)) {
-        atomic_store(&e->progress_ns, clock_ns());
+    while (receive(e, !busy)) {
         busy = has_work(e);
         if (atomic_exchange(&e->rank_lost, false))
             engine_lost(e, ranks_lost(e->ranks));
@@ -118,6 +128,7 @@ static void *engine_main(void *arg)
     struct err err = {""};
     pthread_setname_np(pthread_self(), "whet-engine");
     engine_mark_hot_path();
+    crash_thread();
     int failed = engine_setup(e, &start->parts, &err);
     free(start);
     if (failed) {
@@ -133,6 +144,7 @@ static void *engine_main(void *arg)
         serve(e);
     }
     lend_no_more(e);
+    crash_thread_end();
     return NULL;
 }
 
@@ -248,16 +260,26 @@ struct engine *engine_start(const struct config *c, struct err *err)
     return engine_start_ranks(c, &(struct rank_place){.world = 1}, err);
 }
 
-void engine_stop(struct engine *e)
+void engine_quit(struct engine *e)
 {
-    if (!e)
+    if (e->joined)
         return;
+    atomic_store(&e->progress_ns, clock_ns());
+    atomic_store(&e->quitting, true);
     pthread_mutex_lock(&e->lock);
     e->stopping = true;
     atomic_store(&e->inbox, true);
     pthread_cond_signal(&e->wake);
     pthread_mutex_unlock(&e->lock);
     pthread_join(e->thread, NULL);
+    e->joined = true;
+}
+
+void engine_stop(struct engine *e)
+{
+    if (!e)
+        return;
+    engine_quit(e);
     engine_release_callers(e);
     engine_free(e);
 }

@@ -44,6 +44,9 @@ void engine_on_lost(struct engine *e, engine_lost_fn *fn, void *ctx);
 /* Ends the thread and frees the engine; running requests end with FINISH_CANCELLED before it
  * returns. NULL is fine. Not from an event. A model that is still loading is waited for. */
 void engine_stop(struct engine *e);
+/* The first half of that: ends the thread. Before engine_stop(), by whoever calls it, where another
+ * thread is to see meanwhile whether it does end: engine_stalled_s(). */
+void engine_quit(struct engine *e);
 
 /* FAILED: the model could not be loaded. LOST: it was ready, but the device will never run a step
  * again; all requests have ended and no new one is taken. */
@@ -170,7 +173,8 @@ enum submit_result engine_room(struct engine *e, uint64_t client,
 
 /* Requests not yet ended. */
 int32_t engine_active(const struct engine *e);
-/* Seconds since the engine thread last made progress while it had work; 0 when idle. */
+/* Seconds since the engine thread last made progress while it had work, was lent to the specializer
+ * (from one second on), or was told to end; 0 when idle. Any thread, until engine_stop(). */
 double engine_stalled_s(const struct engine *e);
 
 /* Prometheus text of the engine's metrics (queue, KV pages, steps, latencies, regions); nothing

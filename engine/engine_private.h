@@ -146,6 +146,9 @@ struct engine {
     struct slice_gaps gaps;            /* engine thread */
     _Atomic int32_t active;
     _Atomic int64_t progress_ns; /* last time the engine thread got somewhere, in a step too */
+    atomic_bool at_work;         /* it is not waiting to be told what to do, */
+    atomic_bool quitting;        /* or it was told to end */
+    bool joined;                 /* and has; whoever stops it */
     struct engine_stats stats;
 };
 

@@ -168,6 +168,8 @@ static void step_failed(struct engine *e, struct batch *b, int rc, const char *w
 {
     atomic_fetch_add(&e->stats.failed_steps, 1);
     if (rc == STEP_LOST) {
+        if (b->report.fault)
+            crash_device(&b->inside, why);
         engine_lost(e, why);
         return;
     }
@@ -220,11 +222,33 @@ static bool plan(struct engine *e, struct batch *b)
     return true;
 }
 
-static int run(struct engine *e, const struct step *s, const struct overrides *o, struct err *err)
+/* What may end the process, or lose the device, in this step. In a step with candidates nobody else
+ * is suspected, as in one that fails. A text of a CPU runs in another process. */
+static void note_inside(struct engine *e, struct batch *b)
 {
-    if (e->ranks)
-        return engine_ranks_step(e, s, o, err);
-    return (e->ops->step_start ? e->ops->step_start : e->ops->step)(e->backend, s, o, err);
+    const struct step *s = &b->step;
+    b->inside.n = 0;
+    for (int i = 0; b->trial && i < b->trial->n; i++)
+        b->inside.of[b->inside.n++] = b->trial->of[i].kernel;
+    for (int p = 0; !b->trial && p < STEP_PLACES && b->inside.n < CRASH_KERNELS; p++) {
+        int32_t m = region_m(place_region(p), s->m, s->rows);
+        const struct slot *slot = dispatch_slot_of_place(e->dispatch, p, m, s->context);
+        const struct kernel *k = slot ? slot_kernel(slot) : NULL;
+        if (k && k->origin != ORIGIN_EAGER && k->m_max >= m && (k->cpu || e->ops->step_start))
+            b->inside.of[b->inside.n++] = k;
+    }
+}
+
+static int run(struct engine *e, struct batch *b, struct err *err)
+{
+    const struct step *s = &b->step;
+    note_inside(e, b);
+    crash_step(&b->inside);
+    int rc = e->ranks ? engine_ranks_step(e, s, b->trial, err)
+                      : (e->ops->step_start ? e->ops->step_start : e->ops->step)(e->backend, s,
+                                                                                 b->trial, err);
+    crash_step(NULL);
+    return rc;
 }
 
 static bool bit_equal(const struct overrides *o)
@@ -272,7 +296,7 @@ static struct batch *start(struct engine *e)
     b->step.progress_ns = &e->progress_ns;
     b->trial = engine_canary_toss(e, &b->step, &b->live);
     b->start_ns = clock_ns();
-    int rc = run(e, &b->step, b->trial, &err);
+    int rc = run(e, b, &err);
     b->same_bits = speculate_is_equal(e->speculator, b->step.m) && bit_equal(b->trial) &&
                    dispatch_unchanged(e->dispatch, e->swaps);
     if (rc < 0) {

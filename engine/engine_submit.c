@@ -100,10 +100,10 @@ int32_t engine_active(const struct engine *e)
 
 double engine_stalled_s(const struct engine *e)
 {
-    if (atomic_load(&e->active) == 0)
-        return 0;
+    bool waited_for = atomic_load(&e->active) > 0 || atomic_load(&e->quitting);
     double s = (double)(clock_ns() - atomic_load(&e->progress_ns)) * 1e-9;
-    return s > 0 ? s : 0;
+    double least = waited_for ? 0 : atomic_load(&e->at_work) ? 1 : INFINITY;
+    return s > least ? s : 0;
 }
 
 /* Every request of an engine without engine.seed gets a seed of its own. */

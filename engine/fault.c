@@ -11,13 +11,20 @@
 
 enum { FAULT_STACK = 64 * 1024 };
 
+static const int fatal[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGSYS, SIGTRAP};
+
 void fault_catch(void (*handler)(int, siginfo_t *, void *))
 {
-    static const int fatal[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGSYS, SIGTRAP};
     struct sigaction a = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | SA_ONSTACK};
     sigfillset(&a.sa_mask);
     for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
         sigaction(fatal[i], &a, NULL);
+}
+
+void fault_each(struct sigaction *before, const struct sigaction *now)
+{
+    for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
+        sigaction(fatal[i], now ? &now[fatal[i]] : NULL, before ? &before[fatal[i]] : NULL);
 }
 
 void fault_stack(void)

@@ -16,6 +16,9 @@ struct fault {
 /* Handles every signal that a fault raises, on the stack of fault_stack() where a thread has one.
  * `handler` must end the process. */
 void fault_catch(void (*handler)(int, siginfo_t *, void *));
+/* What is done at each of these signals, into before[NSIG], and what is to be done from then on;
+ * NULL: as it is. */
+void fault_each(struct sigaction *before, const struct sigaction *now);
 /* Gives the calling thread a stack for handlers. It stays until the thread ends. */
 void fault_stack(void);
 /* In a handler. */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/json_escape.h"
+#include "config/json_strict.h"
 #include "engine/filemap.h"
 
 /* The largest vocabularies of today (Gemma, 262,000 tokens) have 35 MB and 1.9 million items; a
@@ -44,10 +44,10 @@ static cJSON *parse(const char *text, size_t n, int64_t items, const char *what,
     const char *end = NULL;
     if (check_size(text, n, items, what, err))
         return NULL;
-    const char *escape = json_bad_escape(text, n);
-    if (escape) {
-        err_set(err, "%s: not valid JSON: malformed escape, or U+0000, at byte %zu", what,
-                (size_t)(escape - text));
+    const char *bad = json_bad_place(text, n);
+    if (bad) {
+        err_set(err, "%s: not valid JSON: malformed escape or number, or U+0000, at byte %zu", what,
+                (size_t)(bad - text));
         return NULL;
     }
     cJSON *json = cJSON_ParseWithLengthOpts(text, n, &end, 0);

@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "config/json_escape.h"
+#include "config/json_strict.h"
 #include "server/limits.h"
 
 int utf8_sequence(const char *s, size_t n)
@@ -71,45 +71,6 @@ static int scan_structure(struct scan *s, char c, struct api_error *e)
     return 0;
 }
 
-/* The length of what stands here for a number; 0 if nothing does. */
-static size_t number_length(const char *text, size_t n)
-{
-    size_t end = 0;
-    if (!n || !strchr("+-.0123456789", text[0]))
-        return 0;
-    while (end < n && text[end] && strchr("+-.eE0123456789", text[end]))
-        end++;
-    return end;
-}
-
-/* Goes past digits; false if there are none. */
-static bool skip_digits(const char **s, const char *end)
-{
-    const char *begin = *s;
-    while (*s < end && **s >= '0' && **s <= '9')
-        ++*s;
-    return *s > begin;
-}
-
-/* Whether the `length` bytes are a number of JSON (RFC 8259, section 6). */
-static bool is_number(const char *s, size_t length)
-{
-    const char *end = s + length;
-    s += *s == '-';
-    const char *whole = s;
-    if (!skip_digits(&s, end) || (*whole == '0' && s > whole + 1))
-        return false;
-    if (s < end && *s == '.' && (++s, !skip_digits(&s, end)))
-        return false;
-    if (s < end && (*s == 'e' || *s == 'E')) {
-        s++;
-        s += s < end && (*s == '-' || *s == '+');
-        if (!skip_digits(&s, end))
-            return false;
-    }
-    return s == end;
-}
-
 static int scan(const char *text, size_t n, struct scan *s, struct api_error *e)
 {
     for (size_t i = 0; i < n;) {
@@ -120,8 +81,8 @@ static int scan(const char *text, size_t n, struct scan *s, struct api_error *e)
         if (len == 1 && !s->in_string) {
             if (c == '\0')
                 return api_error_set(e, 400, NULL, "the body is not JSON (NUL at byte %zu)", i);
-            size_t number = number_length(text + i, n - i);
-            if (number && !is_number(text + i, number))
+            size_t number = json_number_length(text + i, n - i);
+            if (number && !json_is_number(text + i, number))
                 return api_error_set(e, 400, NULL,
                                      "the body is not JSON (malformed number at byte %zu)", i);
             s->many_digits |= number > EXACT_DIGITS;
@@ -182,7 +143,7 @@ static size_t next_number(const char *text, size_t n, size_t *at)
         if (in_string || !(text[i] == '-' || (text[i] >= '0' && text[i] <= '9')))
             continue;
         *at = i;
-        return number_length(text + i, n - i);
+        return json_number_length(text + i, n - i);
     }
     return 0;
 }

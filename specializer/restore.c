@@ -134,7 +134,7 @@ static void add(struct list *l, struct slot_search *p, const char *key)
         return;
     free(row.log);
     bool admitted = life_admitted(row.state);
-    if (!admitted || row.deaths >= DEATHS_MOST) {
+    if (!admitted || record_deadly(&row)) {
         store_trace(l->s->store, p->slot->name, key, "not_restored", NULL, "%s",
                     admitted ? "the process died three times with it" : life_name(row.state));
         return;

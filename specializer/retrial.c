@@ -125,9 +125,8 @@ static void waiting_row_locked(void *ctx, const struct record *r)
     char source[17] = "";
     if (t)
         template_source_hash(t, source);
-    if (h->n == 0 || h->speed <= d->speed || strcmp(source, r->source) != 0 ||
-        r->deaths >= DEATHS_MOST || is_disabled_locked(d->s, r->key, r->template) ||
-        !retrial_allowed(d->s, d->p, h))
+    if (h->n == 0 || h->speed <= d->speed || strcmp(source, r->source) != 0 || record_deadly(r) ||
+        is_disabled_locked(d->s, r->key, r->template) || !retrial_allowed(d->s, d->p, h))
         return;
     d->speed = h->speed;
     snprintf(d->p->retrial.key, sizeof d->p->retrial.key, "%s", r->key);

@@ -52,7 +52,7 @@ static int admit_known(struct specializer *s, struct candidate *c, const struct 
     candidate_recall(c, row);
     const struct slot_search *p = slot_search_find(s, c->slot->name);
     const bool again = c->evidence.lost.n > 0, fresh = c->state == LIFE_PROPOSED;
-    bool may = row->deaths < DEATHS_MOST && (!again || retrial_allowed(s, p, &c->evidence.lost)) &&
+    bool may = !record_deadly(row) && (!again || retrial_allowed(s, p, &c->evidence.lost)) &&
                (fresh || life_allowed(c->state, LIFE_PROPOSED));
     bool failed =
         may && !fresh && !begin_anew(s, c, again ? "tried again" : "looked at again", err);
@@ -270,6 +270,8 @@ static bool child_came(struct specializer *s, struct trial *t, enum stage_result
         histogram_observe(&s->counts.build_seconds, e->build_s);
     if (t->at == STAGE_BUILD && r == STAGE_RETRY)
         r = unbuilt_came(&s->unbuilt, t->c);
+    if (t->at == STAGE_PROBE && r == STAGE_RETRY && t->c->probe_died)
+        r = unprobed_came(s->store, t->c);
     if (t->at == STAGE_PROBE)
         t->c->whole = r == STAGE_PASS && probes_whole(s);
     if (t->at == STAGE_PROBE && r == STAGE_PASS && s->numerics == NUMERICS_BIT_EQUAL &&

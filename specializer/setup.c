@@ -12,6 +12,7 @@
 #include "engine/sandbox.h"
 #include "specializer/admission/prober.h"
 #include "specializer/admission/reference_cache.h"
+#include "specializer/blame.h"
 #include "specializer/build/build.h"
 #include "specializer/build/build_nvrtc.h"
 #include "specializer/build/header.h"
@@ -184,15 +185,6 @@ void operators_read_locked(struct specializer *s)
     if (store_disables(s->store, read_disable, s, NULL) != 0 ||
         store_pins(s->store, read_pin, s, NULL) != 0)
         log_error("specializer", "pins and disables could not be read from the store");
-}
-
-/* Rows marked as on trial when the process died are the suspects of that death. */
-static void blame_deaths(struct specializer *s)
-{
-    int suspects = store_deaths(s->store, NULL);
-    if (suspects > 0)
-        log_warn("specializer", "the last process ended while %d kernel%s on trial", suspects,
-                 suspects == 1 ? " was" : "s were");
 }
 
 int32_t machine_threads(const struct config *c)
@@ -400,6 +392,7 @@ void specializer_free(struct specializer *s)
     agent_close(s->agent);
     adviser_close(s->adviser);
     known_close(s->known);
+    blame_end(s);
     store_close(s->store);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->wake);

@@ -56,7 +56,7 @@ static void seed_row(void *ctx, const struct record *r)
     bool lost = r->state == LIFE_DEFERRED && r->evidence.canary.mean < 0;
     if (r->evidence.speed > 0 && !lost && r->state != LIFE_DISABLED && r->state != LIFE_ROLLED_BACK)
         search_learn(search, id, r->evidence.speed);
-    else if (lost || r->state == LIFE_REFUSED || r->deaths >= DEATHS_MOST)
+    else if (lost || r->state == LIFE_REFUSED || record_deadly(r))
         search_learn(search, id, 0);
 }
 
@@ -198,7 +198,7 @@ static void comeback_row(void *ctx, const struct record *r)
 {
     struct firsts *g = ctx;
     int32_t id = row_id(g->p, r);
-    if (id < 0 || r->evidence.speed < g->speed_to_beat || r->deaths >= DEATHS_MOST ||
+    if (id < 0 || r->evidence.speed < g->speed_to_beat || record_deadly(r) ||
         g->p->search.trial[id] != TRIAL_MEASURED || !retrial_allowed(g->s, g->p, &r->evidence.lost))
         return;
     g->p->search.trial[id] = TRIAL_NONE;

@@ -47,7 +47,8 @@ static void put_funnel(struct specializer *s, FILE *out)
 
 static void put_swaps(struct specializer *s, FILE *out)
 {
-    static const char *const kinds[] = {"audit", "drift", "operator", "restore", "executor"};
+    static const char *const kinds[] = {"audit",   "drift",    "operator",
+                                        "restore", "executor", "crash"};
     EVERY_ROW(kinds, ROLLBACKS);
     uint64_t back = 0;
     char label[80];

@@ -27,8 +27,6 @@
 #include "specializer/unbuilt.h"
 
 enum { NAME_MOST = 40 };
-/* A kernel that was on trial this many times when the process died is not tried again. */
-enum { DEATHS_MOST = 3 };
 
 struct specializer {
     const struct config *config;
@@ -40,7 +38,8 @@ struct specializer {
     struct cpu_facts cpu_facts; /* of it, if one is asked */
     struct compiler compiler;
     bool has_compiler;
-    bool enabled; /* it is configured, and may exchange kernels of this backend */
+    bool notes_crashes; /* of this process, for the next (engine/crash.h) */
+    bool enabled;       /* it is configured, and may exchange kernels of this backend */
     struct key_parts keys;
     enum numerics numerics;
 

@@ -127,9 +127,21 @@ static int check_mode(const struct tune_options *o, const struct flag *f, struct
                    o->mode == TUNE_LOOP ? "" : mode_flags[o->mode], names);
 }
 
+/* The option of `whet serve` that names a store. */
+static bool names_store(const char *word)
+{
+    static const char *const names[] = {"--store", "--specializer-store"};
+    for (int i = 0; i < 2; i++) {
+        size_t n = strlen(names[i]);
+        if (strncmp(word, names[i], n) == 0 && (word[n] == 0 || word[n] == '='))
+            return true;
+    }
+    return false;
+}
+
 int tune_own_flags(struct tune_options *o, int *argc, char **argv, struct err *err)
 {
-    bool given[FLAGS] = {false};
+    bool given[FLAGS] = {false}, store = false;
     int left = 1;
     for (int i = 1; i < *argc; i++) {
         int is_mode = take_mode(o, argv[i], err);
@@ -139,6 +151,7 @@ int tune_own_flags(struct tune_options *o, int *argc, char **argv, struct err *e
         if (is_mode)
             continue;
         if (!f) {
+            store |= names_store(argv[i]);
             bool strategy = strcmp(argv[i], "--strategy") == 0;
             argv[left++] = strategy ? (char *)"--specializer-strategy" : argv[i];
             continue;
@@ -153,5 +166,8 @@ int tune_own_flags(struct tune_options *o, int *argc, char **argv, struct err *e
     for (int i = 0; i < FLAGS; i++)
         if (given[i] && check_mode(o, &flags[i], err) != 0)
             return -1;
+    if (store && o->mode == TUNE_REPORT && o->table)
+        return err_set(err, "--store does nothing with --report --table: a report is about one of "
+                            "them");
     return 0;
 }

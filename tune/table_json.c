@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "config/err.h"
+#include "config/json_strict.h"
 #include "tune/table.h"
 #include "tune/table_machine.h"
 
@@ -313,7 +314,7 @@ int tables_read(struct tables *t, const char *path, struct err *err)
     *t = (struct tables){0};
     if (!text)
         return err_set(err, "%s: %s", path, strerror(errno));
-    cJSON *o = cJSON_Parse(text);
+    cJSON *o = json_bad_place(text, strlen(text)) ? NULL : cJSON_Parse(text);
     free(text);
     const cJSON *tables = cJSON_GetObjectItemCaseSensitive(o, "tables"), *one;
     struct err why = {{0}};

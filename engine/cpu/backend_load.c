@@ -21,7 +21,7 @@
 #include "engine/memory.h"
 #include "kernels/isa.h"
 
-static const int64_t PACK_BYTES = 1 << 30; /* when nobody said how much */
+static const int64_t PACK_BYTES = (int64_t)PACK_MIB_USUAL << 20;
 
 /* ---- repacked weights ----------------------------------------------------------------------- */
 

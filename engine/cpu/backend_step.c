@@ -11,6 +11,7 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "engine/cpu/backend_private.h"
+#include "engine/crash.h"
 
 /* What the layers of one format class use of a region in this step (formats_place()). */
 struct kernel_choice {
@@ -73,16 +74,16 @@ int64_t backend_run(struct backend *b, const struct kernel *k, int32_t layer,
     const struct loaded *l = k->backend;
     int32_t m = bind_m(args, k->region);
     int64_t t0 = clock_ns();
-    if (k->region == REGION_REDUCE) {
-        if (backend_run_reduce(b, k, &args->reduce) != 0)
-            return -1;
-    } else if (l && l->executor) {
-        if (executor_run(l->executor, b->pool, layer, args) != 0)
-            return -1;
-    } else {
+    int rc = 0;
+    if (l && l->executor) /* its faults are its process's */
+        return executor_run(l->executor, b->pool, layer, args) == 0 ? clock_ns() - t0 : -1;
+    crash_runs(k);
+    if (k->region == REGION_REDUCE)
+        rc = backend_run_reduce(b, k, &args->reduce);
+    else
         pool_run(b->pool, k->cpu->run, args, k->cpu->scratch_bytes(m, pool_size(b->pool)));
-    }
-    return clock_ns() - t0;
+    crash_runs(NULL);
+    return rc == 0 ? clock_ns() - t0 : -1;
 }
 
 int64_t backend_run_parts(struct backend *b, enum region fused, int32_t layer,

@@ -16,6 +16,7 @@
 
 #include "config/err.h"
 #include "engine/cpu/gate.h"
+#include "engine/crash.h"
 
 enum { LINE = GATE_LINE };
 
@@ -79,12 +80,15 @@ static void *work(void *arg)
     struct worker w = *(struct worker *)arg;
     free(arg);
     pthread_setname_np(pthread_self(), "whet-pool");
+    crash_thread();
     for (uint32_t seen = 0;; seen++) {
         gate_wait(&w.pool->generation, seen, &w.pool->generation_wait, 0);
         if (atomic_load_explicit(&w.pool->stop, memory_order_relaxed))
-            return NULL;
+            break;
         run_rank(w.pool, w.rank);
     }
+    crash_thread_end();
+    return NULL;
 }
 
 void pool_run(struct pool *p, void (*fn)(const void *args, const struct team *team),

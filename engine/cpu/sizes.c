@@ -70,7 +70,7 @@ static int await(pid_t pid, struct err *err)
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS)
         return err_set(err, "made a system call when it was asked for its sizes");
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
-        return err_outside(err, "killed by SIGKILL when it was asked for its sizes");
+        return err_killed(err, "killed by SIGKILL when it was asked for its sizes");
     if (WIFSIGNALED(status))
         return err_set(err, "killed by SIG%s when it was asked for its sizes",
                        sigabbrev_np(WTERMSIG(status)));

@@ -222,13 +222,21 @@ static void close_pinned(struct backend *b)
 
 /* ---- opening ------------------------------------------------------------------------------- */
 
+/* As many as the largest matrix has in bf16: what a probe has room for. */
+int64_t memory_packed_most(const struct model_shape *s)
+{
+    int64_t rows = (s->heads + 2LL * s->kv_heads) * s->head_dim;
+    rows = rows > 2LL * s->ffn ? rows : 2LL * s->ffn;
+    rows = rows > s->vocab ? rows : s->vocab;
+    return 2 * rows * s->hidden;
+}
+
 /* What the largest probe allocates: the buffers of a narrow step, one matrix three times (the
  * model's, a drawn one, a repacked one), keys and values of the longest context twice, and outputs
  * of a batch of cases. */
 int64_t memory_probe_arena(const struct model_shape *s)
 {
-    int64_t layer = 2LL * s->hidden * 2 * s->ffn, head = 2LL * s->vocab * s->hidden;
-    int64_t largest = head > layer ? head : layer;
+    int64_t largest = memory_packed_most(s);
     int64_t kv = 4LL * (s->max_context + 40000) * s->kv_heads * s->head_dim * 2;
     return (1024LL << 20) + 3 * largest + kv + 24LL * NARROW * s->vocab * 4;
 }

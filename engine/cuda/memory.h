@@ -52,6 +52,8 @@ int memory_open(struct backend *b, struct err *e);
 void memory_close(struct backend *b);
 /* Pages of a layer's keys (and values) that there is spare room for. */
 int32_t memory_spare_pages(const struct model_shape *s);
+/* Bytes of a layer's repacked weights that a kernel may ask for. */
+int64_t memory_packed_most(const struct model_shape *s);
 /* Device memory that a process probing kernels of this model allocates. */
 int64_t memory_probe_arena(const struct model_shape *s);
 /* Host memory that the device can read; from b->lent_pinned if there is one. */

@@ -377,16 +377,34 @@ static int fetch(struct backend *b, const struct step *s, struct inflight *f, st
     return 0;
 }
 
+/* Whether the error is what code on the device did, and not a device or a driver that failed. */
+static bool device_fault(cudaError_t code)
+{
+    static const cudaError_t all[] = {
+        cudaErrorIllegalAddress,      cudaErrorMisalignedAddress,
+        cudaErrorInvalidAddressSpace, cudaErrorInvalidPc,
+        cudaErrorIllegalInstruction,  cudaErrorHardwareStackError,
+        cudaErrorLaunchFailure,       cudaErrorAssert,
+        cudaErrorLaunchTimeout,
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (code == all[i])
+            return true;
+    return false;
+}
+
 /* What to report of a step that failed: whether the device answers at all any more. An error that
  * a kernel caused stays with the context for good. Nothing of the step is left on the stream. Only
  * that is asked: the device as a whole answers with an error for as long as some other thread's
  * stream is being captured, and that capture fails. */
-static int failed_for(struct backend *b, struct err *e)
+static int failed_for(struct backend *b, const struct step *s, struct err *e)
 {
     cudaError_t code = cudaStreamSynchronize(b->stream);
     b->told = -1;
     if (code == cudaSuccess)
         return -1;
+    if (s->report)
+        s->report->fault = device_fault(code);
     struct err why = *e;
     return err_set(e, "%s; the device answers no more: %s", why.msg, cudaGetErrorString(code)),
            STEP_LOST;
@@ -409,7 +427,7 @@ int cuda_step_start(struct backend *b, const struct step *s, const struct overri
     /* there is room for one observed step at a time. */
     f->hooked = s->trial || (!b->inflight[!b->parity].hooked && hook_wants(b, &f->choice));
     if (run(b, s, f, o != NULL, e) || fetch(b, s, f, e)) {
-        int rc = failed_for(b, e);
+        int rc = failed_for(b, s, e);
         if (f->hooked)
             hook_done(b, true);
         f->hooked = false;
@@ -452,7 +470,7 @@ int cuda_step_wait(struct backend *b, const struct step *s, struct err *e)
     if (ranks_check(b, e))
         return STEP_LOST;
     if (failed)
-        return failed_for(b, e);
+        return failed_for(b, s, e);
     sample_collect(b, f, s);
     account(b, s, f);
     return 0;

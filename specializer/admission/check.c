@@ -24,6 +24,7 @@
 #include <string.h>
 
 #include "specializer/admission/check_reduce.h"
+#include "specializer/admission/room.h"
 #include "specializer/admission/runner.h"
 #include "specializer/admission/test_case.h"
 #include "specializer/candidate/hash.h"
@@ -116,6 +117,28 @@ static void close_cases(struct check *k)
         test_case_close(&k->test_case[--k->n]);
 }
 
+static int64_t packed_bytes(const struct check *k)
+{
+    return k->facts.packed_bytes[0] + k->facts.packed_bytes[1] + k->facts.packed_bytes[2];
+}
+
+/* That there is memory for packed weights of one case and scratch, before any of it is taken.
+ * Layers of the slot have weights of the same formats and shapes, so a text whose copies of all of
+ * them are more than the server may keep would never be loaded. */
+static int check_room(const struct check *k, int64_t scratch, struct err *err)
+{
+    const struct check_range *r = &k->q->range;
+    int32_t layers = class_layers(r->formats, r->region, k->q->model->shape.layers);
+    int64_t packed = packed_bytes(k);
+    if (k->q->must_seal && packed * layers > k->q->pack_most)
+        return err_set(err,
+                       "asks for %.1f MiB of packed weights in %d layers; specializer.pack_mib "
+                       "allows %.1f MiB",
+                       (double)packed * layers / 1048576, layers,
+                       (double)k->q->pack_most / 1048576);
+    return room_for("", packed + scratch, k->q->must_seal, err);
+}
+
 /* A first runner: facts, and the most scratch that any planned call can need. The case that it is
  * shown is the first of the first group. */
 static int learn_facts(struct check *k, struct err *err)
@@ -137,6 +160,8 @@ static int learn_facts(struct check *k, struct err *err)
         }
     }
     runner_close(r);
+    if (rc == 0)
+        rc = check_room(k, most, err);
     if (rc == 0 && most > 0)
         guarded_open(&k->scratch, (size_t)((most + 63) / 64 * 64), true);
     return rc;
@@ -303,7 +328,8 @@ static int run_group(struct check *k, struct err *err)
 
 /* ---- the admission -------------------------------------------------------------------------- */
 
-/* Bytes that a case of this shape needs, about, with outputs kept for each run. */
+/* Bytes that a case of this shape needs, about, with outputs kept for each run and its packed
+ * weights. */
 static int64_t memory_of(const struct check *k, const struct planned *p)
 {
     const struct model_shape *s = &k->q->model->shape;
@@ -311,13 +337,14 @@ static int64_t memory_of(const struct check *k, const struct planned *p)
     if (p->shape.region == REGION_HEAD)
         row += s->vocab;
     int64_t kv = (int64_t)p->shape.sequences * p->shape.context * s->kv_heads * s->head_dim * 2;
-    return (row * p->shape.m * (CASE_RUNS + 2) + kv) * 4;
+    return (row * p->shape.m * (CASE_RUNS + 2) + kv) * 4 + packed_bytes(k);
 }
 
-/* Takes the next cases, one at least, as many as fit the group. The first one of all is open. */
+/* Takes the next cases, one at least, as many as fit the group beside the scratch. The first one of
+ * all is open. */
 static void group_open(struct check *k, int32_t from)
 {
-    int64_t memory = 0;
+    int64_t memory = (int64_t)k->scratch.bytes;
     for (int32_t i = from; i < from + GROUP && i < k->plans; i++) {
         memory += memory_of(k, &k->plan[i]);
         if (i > from && memory > memory_of_group)

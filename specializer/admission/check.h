@@ -14,10 +14,11 @@ struct check_request {
     const struct model *model;
     const char *object;
     struct check_range range;
-    int32_t threads; /* of the team that will run it */
-    int32_t ranks;   /* that will meet in a kernel of reduce (check_reduce.h) */
-    bool must_seal;  /* a language model wrote it: nothing of it is called unsealed */
-    bool full;       /* false: the handful of cases that a restored winner must pass again */
+    int32_t threads;   /* of the team that will run it */
+    int32_t ranks;     /* that will meet in a kernel of reduce (check_reduce.h) */
+    bool must_seal;    /* a language model wrote it: nothing of it is called unsealed, */
+    int64_t pack_most; /* and its packed weights, all layers together, take no more bytes */
+    bool full;         /* false: the handful of cases that a restored winner must pass again */
     struct rule rule;
     unsigned risk; /* what the adviser warned about: these cases come first */
     const struct capture *const *captured;

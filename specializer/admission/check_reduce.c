@@ -33,7 +33,7 @@ enum {
     CALLS = 8,
     ROUNDS = 12,
     SHORT_ROUNDS = 4,
-    TEAM_MOST = 8,
+    SMALL_TEAM = 3, /* the largest that is tried whatever the real size is */
     LATE_US = 2000,
     LINGER_US = 2000,
     LONELY_MS = 30
@@ -158,13 +158,24 @@ static void close_rank(struct rank *k)
     guarded_close(&k->calls);
 }
 
+/* As many as will serve. */
+static int32_t team_real(const struct party *p)
+{
+    return p->q->threads < RUNNER_TEAM_MAX ? p->q->threads : RUNNER_TEAM_MAX;
+}
+
+static int32_t team_most(const struct party *p)
+{
+    return team_real(p) > SMALL_TEAM ? team_real(p) : SMALL_TEAM;
+}
+
 /* Its own process, which has everything that is mapped now. */
 static int start_rank(struct party *p, struct rank *k, struct err *err)
 {
     struct runner_options o = {.object = p->q->object,
                                .cases = k->cases,
                                .n = p->calls,
-                               .team_max = TEAM_MOST,
+                               .team_max = team_most(p),
                                .must_seal = p->q->must_seal,
                                .watchdog_s = watchdog_s};
     k->runner = runner_open(&o, err);
@@ -176,7 +187,7 @@ static int start_rank(struct party *p, struct rank *k, struct err *err)
     if (f->m_max < p->q->range.m_to || f->packs)
         return err_set(err, "takes %d tokens where the slot has %d, or repacks weights", f->m_max,
                        p->q->range.m_to);
-    return runner_scratch(k->runner, p->q->range.m_to, TEAM_MOST, err) == 0
+    return runner_scratch(k->runner, p->q->range.m_to, team_most(p), err) == 0
                ? 0
                : err_set(err, "a kernel of reduce has no use for scratch");
 }
@@ -193,8 +204,8 @@ static void pause_us(uint64_t us)
 /* Teams of the real size, 1, 2 and 3, by turns, and other turns on other ranks. */
 static int32_t team_of(const struct party *p, const struct rank *k)
 {
-    int32_t real = p->q->threads < TEAM_MOST ? p->q->threads : TEAM_MOST;
-    const int32_t sizes[] = {real, real, 2, 1, 3, real};
+    int32_t real = team_real(p);
+    const int32_t sizes[] = {real, real, 2, 1, SMALL_TEAM, real};
     int turn = p->round < 2 ? 0 : p->round + k->number;
     return sizes[turn % (int)(sizeof sizes / sizeof *sizes)];
 }

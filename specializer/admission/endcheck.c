@@ -51,6 +51,7 @@
 #include "specializer/admission/forward.h"
 #include "specializer/admission/reference.h"
 #include "specializer/admission/reference_cache.h"
+#include "specializer/admission/room.h"
 #include "specializer/candidate/hash.h"
 
 enum {
@@ -61,7 +62,8 @@ enum {
     SEQUENCES_LOWER = 8,
     SLEEP_MAX_S = 5,
     WHY_MOST = 240,
-    OUTSIDE = 2, /* exit status: `why` says nothing about the candidate */
+    OUTSIDE = 2, /* exit status: `why` says nothing about the candidate, */
+    KILLED = 3,  /* and was that its child was killed */
     TIE_NOISE = 8
 };
 static const int64_t packed_most = 16LL << 30;
@@ -200,6 +202,7 @@ struct candidate_run {
     const struct format_class *formats; /* of the layers that it runs in; NULL: all */
     int32_t m;
     bool must_seal;
+    int64_t pack_most; /* bytes of its packed weights, all layers together */
 };
 
 /* 0, or why there is nothing to run; then the parent finds the words in `why`. */
@@ -210,8 +213,9 @@ static int prepare(const struct candidate_run *run, const struct prompts *p,
     *k = handle ? dlsym(handle, "whet_kernel") : NULL;
     if (!*k)
         return err_set(err, "does not load");
-    return sizes_ask(*k, run->model, run->formats, p->sequences * p->length, 1, packed_most,
-                     run->must_seal, sizes, err);
+    int rc = sizes_ask(*k, run->model, run->formats, p->sequences * p->length, 1, run->pack_most,
+                       run->must_seal, sizes, err);
+    return rc ? rc : room_for("", sizes->packed_total + sizes->scratch, run->must_seal, err);
 }
 
 /* Memory is laid out first, by what a sealed child was told; then the process is sealed; only then
@@ -226,7 +230,7 @@ static void child(const struct candidate_run *run, struct prompts *p, char why[W
     isa_facts(); /* asks for AMX tiles, before a kernel may use them */
     if (prepare(run, p, &k, &sizes, &err) != 0) {
         snprintf(why, WHY_MOST, "%s", err.msg);
-        _exit(err.outside ? OUTSIDE : 1);
+        _exit(err.killed ? KILLED : err.outside ? OUTSIDE : 1);
     }
     struct forward *f = forward_open(run->model, p->sequences, p->length);
     struct steps steps = steps_of(p, run->m);
@@ -262,12 +266,13 @@ static int await(pid_t pid, int socket, double limit_s, const char *said, struct
         return 0;
     if (over)
         return err_set(err, "%s", dog.why);
-    if (*said && WIFEXITED(status) && WEXITSTATUS(status) == OUTSIDE)
-        return err_outside(err, "%.*s", WHY_MOST - 1, said);
+    int exited = *said && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+    if (exited == OUTSIDE || exited == KILLED)
+        return (exited == KILLED ? err_killed : err_outside)(err, "%.*s", WHY_MOST - 1, said);
     if (*said)
         return err_set(err, "%.*s", WHY_MOST - 1, said);
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
-        return err_outside(err, "killed by SIGKILL");
+        return err_killed(err, "killed by SIGKILL");
     if (WIFSIGNALED(status))
         return err_set(err, "killed by SIG%s", sigabbrev_np(WTERMSIG(status)));
     return err_set(err, "ended the process with status %d", WEXITSTATUS(status));
@@ -398,10 +403,11 @@ int end_verdict(enum numerics numerics, enum precision precision, double limit,
 }
 
 int end_check(const struct model *model, const char *object, const struct format_class *formats,
-              int32_t m, bool must_seal, enum numerics numerics, const char *references,
-              struct end_result *result, struct err *err)
+              int32_t m, bool must_seal, int64_t pack_most, enum numerics numerics,
+              const char *references, struct end_result *result, struct err *err)
 {
-    const struct candidate_run run = {model, object, formats, m, must_seal};
+    const struct candidate_run run = {model, object,    formats,
+                                      m,     must_seal, must_seal ? pack_most : packed_most};
     double tokens = work_wanted / token_work(model);
     bool lower = numerics_allows(numerics, PRECISION_INT8);
     struct prompts p = {.sequences = lower ? SEQUENCES_LOWER : SEQUENCES, .references = references};

@@ -33,12 +33,13 @@ int end_verdict(enum numerics numerics, enum precision precision, double limit,
 
 /* `formats` and `m` are the slot's: the candidate runs in the layers of that class (NULL: in all),
  * eager in the others; steps have that many tokens as far as the prompt set allows. `must_seal`:
- * call nothing of the object where a process cannot be sealed. `references`: folder of
+ * a language model wrote it, so nothing of the object is called where a process cannot be sealed,
+ * and its packed weights take `pack_most` bytes at most. `references`: folder of
  * reference_cache.h, where eager's run is kept; NULL: nothing is. 0, or -1 with what was over the
  * limit of `numerics`. */
 int end_check(const struct model *model, const char *object, const struct format_class *formats,
-              int32_t m, bool must_seal, enum numerics numerics, const char *references,
-              struct end_result *result, struct err *err);
+              int32_t m, bool must_seal, int64_t pack_most, enum numerics numerics,
+              const char *references, struct end_result *result, struct err *err);
 
 /* The same for a backend that can check the whole model, in slices on the engine's thread, with
  * c->kernel. */

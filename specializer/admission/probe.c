@@ -6,7 +6,8 @@
  * priority: it is over in tens of milliseconds), and its answer is one line of JSON. A GPU's
  * kernels go to one process, one after the other (prober.h). The answer decides between pass and
  * refuse. Everything that says nothing about the kernel - a child that could not start, was starved
- * or taken by the kernel for its memory, a model file that vanished - is "retry".
+ * or taken by the kernel for its memory, a model file that vanished - is "retry". Of those the ones
+ * that died are marked (candidate.probe_died): whoever probes again and again counts them.
  */
 #include <errno.h>
 #include <math.h>
@@ -73,6 +74,9 @@ static void fill_request(const struct stage_env *env, const struct candidate *c,
     q->layer = slot_layer(s);
     q->drawn = drawn_type(env->model, s);
     q->threads = cores_or(env->config->engine_threads);
+    q->pack_mib = env->config->specializer_pack_mib < 0
+                      ? PACK_MIB_USUAL
+                      : (int32_t)env->config->specializer_pack_mib;
     q->numerics = env->numerics;
     q->precision = probe_precision(env, c);
     q->depth = depth;
@@ -121,6 +125,7 @@ struct probe *probe_start(const struct stage_env *env, struct candidate *c, enum
 {
     struct probe *p = xcalloc(1, sizeof *p);
     p->c = c;
+    c->probe_died = false;
     p->dir = xasprintf("%s.probe-XXXXXX", c->object);
     fill_request(env, c, depth, &p->request);
     int rc = 0;
@@ -159,7 +164,8 @@ static enum stage_result no_answer(struct probe *p, const struct process_result 
                       r->err_n ? ": " : "", r->err);
     bool starved = r->timed_out && !r->cpu_out;
     bool taken = r->signal == SIGKILL && !r->timed_out && !r->cpu_out;
-    return starved || taken || (!r->signal && !r->timed_out) ? STAGE_RETRY : STAGE_REFUSE;
+    p->c->probe_died = taken || (!r->signal && !r->timed_out);
+    return starved || p->c->probe_died ? STAGE_RETRY : STAGE_REFUSE;
 }
 
 static void take_evidence(struct candidate *c, const struct probe_answer *a, double seconds,
@@ -184,6 +190,7 @@ static enum stage_result take_answer(struct probe *p, const struct probe_answer 
     struct candidate *c = p->c;
     if (a->verdict == PROBE_ERROR) {
         candidate_explain(c, STAGE_PROBE, CAUSE_OTHER, 0, "%.220s", a->reason);
+        c->probe_died = a->killed;
         return STAGE_RETRY;
     }
     if (p->request.depth == PROBE_END)
@@ -210,6 +217,7 @@ static enum stage_result poll_errand(struct probe *p)
     if (e->state == ERRAND_ANSWERED && probe_answer_parse(&a, e->answer) == 0)
         return take_answer(p, &a, e->seconds, 0);
     candidate_explain(p->c, STAGE_PROBE, CAUSE_OTHER, 0, "no verdict: %s", e->reason);
+    p->c->probe_died = e->died;
     return e->fault ? STAGE_REFUSE : STAGE_RETRY;
 }
 

@@ -91,6 +91,11 @@ static int check_on_device(struct examiner *x, const struct probe_request *q,
     return check_device(&d, r, &x->spent, err);
 }
 
+static int64_t pack_most(const struct probe_request *q)
+{
+    return (int64_t)q->pack_mib << 20;
+}
+
 static const char *kept_in(const struct probe_request *q)
 {
     return q->references && *q->references ? q->references : NULL;
@@ -108,6 +113,7 @@ static int run_check(struct examiner *x, const struct probe_request *q, const st
         .ranks = q->ranks,
         .full = q->depth == PROBE_FULL || q->depth == PROBE_WHOLE,
         .must_seal = q->text,
+        .pack_most = pack_most(q),
         .rule = {.factor = error_factor,
                  .precision = q->precision,
                  .bit_equal = q->numerics == NUMERICS_BIT_EQUAL},
@@ -139,6 +145,7 @@ static int run_check(struct examiner *x, const struct probe_request *q, const st
 static void error(struct probe_answer *a, const struct err *err)
 {
     a->verdict = PROBE_ERROR;
+    a->killed = err->killed;
     snprintf(a->reason, sizeof a->reason, "%.239s", err->msg);
 }
 
@@ -185,8 +192,8 @@ static void examine(struct examiner *x, const struct probe_request *q, const str
         error(a, &err);
     bool local = q->region != REGION_REDUCE; /* else a rank's logits say nothing of it */
     if (local && (q->depth == PROBE_END || (q->depth == PROBE_WHOLE && rc == 0)) &&
-        end_check(model, q->object, x->formats, q->m_to, q->text, q->numerics, kept_in(q), &end,
-                  &err) != 0)
+        end_check(model, q->object, x->formats, q->m_to, q->text, pack_most(q), q->numerics,
+                  kept_in(q), &end, &err) != 0)
         refuse(a, "end", &err);
     a->kl = isfinite(end.kl) ? end.kl : 1e9;
     a->top1 = end.top1;

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/json_strict.h"
 #include "config/safe_path.h"
 #include "config/table.h"
 #include "engine/plan.h"
@@ -117,6 +118,7 @@ int probe_request_write(const struct probe_request *q, const char *path, struct 
     cJSON_AddNumberToObject(j, "layer", q->layer);
     cJSON_AddStringToObject(j, "drawn", dtype_name(q->drawn));
     cJSON_AddNumberToObject(j, "threads", q->threads);
+    cJSON_AddNumberToObject(j, "pack_mib", q->pack_mib);
     cJSON_AddNumberToObject(j, "risk", q->risk);
     cJSON_AddBoolToObject(j, "text", q->text);
     cJSON_AddBoolToObject(j, "own_formats", q->own_formats);
@@ -235,6 +237,9 @@ static const char *read_fields(struct probe_request *q, const cJSON *j)
         return "drawn";
     if (!int_of(j, "threads", 1, 1024, &q->threads))
         return "threads";
+    q->pack_mib = PACK_MIB_USUAL; /* where a person does not say */
+    if (cJSON_HasObjectItem(j, "pack_mib") && !int_of(j, "pack_mib", 0, 1 << 20, &q->pack_mib))
+        return "pack_mib";
     if (!int_of(j, "risk", 0, 255, &q->risk))
         return "risk";
     q->own_formats = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(j, "own_formats"));
@@ -262,7 +267,7 @@ int probe_request_read(struct probe_request *q, const char *path, struct err *er
     char *text = read_text(path, err);
     if (!text)
         return -1;
-    cJSON *j = cJSON_Parse(text);
+    cJSON *j = json_bad_place(text, strlen(text)) ? NULL : cJSON_Parse(text);
     free(text);
     if (!cJSON_IsObject(j)) {
         cJSON_Delete(j);
@@ -319,6 +324,7 @@ char *probe_answer_text(const struct probe_answer *a)
     cJSON_AddNumberToObject(j, "cases", a->evidence.probe_cases);
     cJSON_AddBoolToObject(j, "bit_equal", a->evidence.bit_equal);
     cJSON_AddBoolToObject(j, "sealed", a->sealed);
+    cJSON_AddBoolToObject(j, "killed", a->killed);
     cJSON_AddStringToObject(j, "worst", a->evidence.worst);
     cJSON_AddItemToObject(j, "refusal", refusal_json(&a->evidence.refusal));
     char *text = cJSON_PrintUnformatted(j);
@@ -334,7 +340,7 @@ static void copy_text(char *dst, size_t n, const char *src)
 int probe_answer_parse(struct probe_answer *a, const char *text)
 {
     memset(a, 0, sizeof *a);
-    cJSON *j = cJSON_Parse(text);
+    cJSON *j = json_bad_place(text, strlen(text)) ? NULL : cJSON_Parse(text);
     int verdict = CHOICE(string_of(j, "verdict"), verdict_text);
     struct number n[NUMBERS];
     numbers_of(a, n);
@@ -350,6 +356,7 @@ int probe_answer_parse(struct probe_answer *a, const char *text)
     a->verdict = verdict < 0 ? PROBE_ERROR : (enum probe_verdict)verdict;
     a->evidence.bit_equal = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(j, "bit_equal"));
     a->sealed = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(j, "sealed"));
+    a->killed = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(j, "killed"));
     copy_text(a->stage, sizeof a->stage, string_of(j, "stage"));
     copy_text(a->reason, sizeof a->reason, string_of(j, "reason"));
     refusal_read(&a->evidence.refusal, cJSON_GetObjectItemCaseSensitive(j, "refusal"));

@@ -25,6 +25,7 @@ struct probe_request {
     int32_t layer;                 /* one that it is for: its format class is the slot's */
     enum dtype drawn;              /* MACHINE_CUDA: what weights are drawn in where they are */
     int32_t threads;
+    int32_t pack_mib; /* of a CPU kernel: memory for packed weights that the server has */
     enum numerics numerics;
     enum precision precision;
     enum probe_depth depth;
@@ -47,6 +48,7 @@ struct probe_answer {
     char reason[240];
     struct evidence evidence; /* the probe's fields */
     bool sealed;
+    bool killed;     /* PROBE_ERROR: something outside killed a process that ran the kernel */
     double kl, top1; /* end to end: mean divergence, share of equal first choices */
 };
 /* One line of JSON without the newline; malloc'ed. */

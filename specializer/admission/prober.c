@@ -216,7 +216,10 @@ static void look_after(struct prober *p)
         snprintf(reason, sizeof reason, "%s%s%.100s",
                  ended ? process_describe(r, how, sizeof how) : "it stopped listening",
                  ended && r->err_n ? ": " : "", ended && r->err_n ? r->err : "");
-        fail(p, ended && r->signal && r->signal != SIGKILL, reason);
+        bool fault = ended && r->signal && r->signal != SIGKILL;
+        if (asked(p))
+            asked(p)->died = !fault;
+        fail(p, fault, reason);
         stop(p);
     }
 }

@@ -31,6 +31,7 @@ struct errand {
     enum { ERRAND_WAITS, ERRAND_ASKED, ERRAND_ANSWERED, ERRAND_FAILED } state;
     char *answer;     /* ANSWERED: JSON; malloc'ed */
     bool fault;       /* FAILED: by what the kernel did, as far as anyone can tell */
+    bool died;        /* FAILED, not by that: the process was killed, or ended without an answer */
     char reason[200]; /* FAILED */
     double seconds;   /* since it was asked */
     struct errand *next;

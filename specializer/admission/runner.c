@@ -72,7 +72,7 @@ static void explain_end(struct runner *r, struct err *err)
     if (atomic_load(&r->report->faults) > 0)
         explain_fault(r, err);
     else if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) /* not by its own doing: sealed */
-        err_outside(err, "killed by SIGKILL");
+        err_killed(err, "killed by SIGKILL");
     else if (WIFSIGNALED(status))
         err_set(err, "killed by SIG%s", sigabbrev_np(WTERMSIG(status)));
     else

@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 #include "config/clock.h"
-#include "config/json_escape.h"
+#include "config/json_strict.h"
 #include "config/key_file.h"
 
 #define CONNECT_MS 10000
@@ -327,7 +327,7 @@ static int32_t count_of(const cJSON *usage, const char *name)
 static void read_completion(const struct body *b, struct answer *out)
 {
     /* A zero in a string would hide what is behind it. */
-    bool whole = b->n > 0 && !json_bad_escape(b->data, b->n);
+    bool whole = b->n > 0 && !json_bad_place(b->data, b->n);
     cJSON *o = whole ? cJSON_ParseWithLength(b->data, b->n) : NULL;
     const cJSON *choice = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(o, "choices"), 0);
     const cJSON *message = cJSON_GetObjectItemCaseSensitive(choice, "message");

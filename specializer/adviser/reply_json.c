@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/json_escape.h"
+#include "config/json_strict.h"
 #include "engine/utf8.h"
 
 const char *reply_fault_name(enum reply_fault f)
@@ -52,12 +52,12 @@ static int scan(const struct reading *r, const char *s, size_t n)
 {
     int depth = 0;
     bool quoted = false;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0, length; i < n; i++) {
         unsigned char c = (unsigned char)s[i];
         if (c < 0x20 && (quoted || (c != '\t' && c != '\n' && c != '\r')))
             return reply_bad(r, REPLY_NOT_TEXT, "control character %d at byte %zu", c, i);
         if (quoted && c == '\\') {
-            size_t length = json_escape_length(s + i, n - i);
+            length = json_escape_length(s + i, n - i);
             if (n - i >= 6 && memcmp(s + i, "\\u0000", 6) == 0)
                 return reply_bad(r, REPLY_NOT_TEXT, "\\u0000 at byte %zu", i);
             if (length == 0)
@@ -65,6 +65,10 @@ static int scan(const struct reading *r, const char *s, size_t n)
             i += length - 1;
         } else if (c == '"') {
             quoted = !quoted;
+        } else if (!quoted && (length = json_number_length(s + i, n - i)) > 0) {
+            if (!json_is_number(s + i, length))
+                return reply_bad(r, REPLY_SYNTAX, "malformed number at byte %zu", i);
+            i += length - 1;
         } else if (!quoted && (c == '{' || c == '[')) {
             if (++depth > REPLY_DEPTH_MOST)
                 return reply_bad(r, REPLY_TOO_DEEP, "nested deeper than %d", REPLY_DEPTH_MOST);

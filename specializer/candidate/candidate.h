@@ -110,6 +110,7 @@ struct candidate {
     double predicted_s; /* by the cost model */
     unsigned risk;      /* enum risk bits, from the adviser */
     const char *known;  /* the machine on which it is known to have won (static), or NULL */
+    bool probe_died;    /* its last probe, or what ran it there, was killed and gave no verdict */
     bool whole;         /* the whole model passed with it when it was probed */
 
     char *source;        /* path of the .c or .cu file */

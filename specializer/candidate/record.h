@@ -18,9 +18,18 @@ struct record {
     struct evidence evidence;
     char reason[240];
     int32_t rollbacks;
-    int32_t deaths;    /* times the process died while it was on trial */
-    int64_t changed_s; /* unix seconds */
-    char *log;         /* only from store_get(); caller frees */
+    int32_t deaths;        /* times the process died while it was on trial, */
+    int32_t served_deaths; /* died of a fault in steps that it served, */
+    int32_t probe_deaths;  /* and its probe was killed since the last verdict of one */
+    int64_t changed_s;     /* unix seconds */
+    char *log;             /* only from store_get(); caller frees */
 };
+
+/* A kernel with which the process died so often is neither tried nor restored again. */
+enum { DEATHS_MOST = 3 };
+static inline bool record_deadly(const struct record *r)
+{
+    return r->deaths >= DEATHS_MOST || r->served_deaths >= DEATHS_MOST;
+}
 
 #endif

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/json_escape.h"
+#include "config/json_strict.h"
 #include "config/log.h"
 #include "specializer/fleet/fleet_row.h"
 #include "specializer/fleet/fleet_schema.h"
@@ -147,7 +147,7 @@ static int add_texts(struct fleet_db *db, cJSON *kernels, struct err *err)
         return -1;
     for (int i = 0; i < rows.n; i++) {
         const char *body = fleet_value(&rows, i, 0);
-        cJSON *row = json_bad_escape(body, strlen(body)) ? NULL : cJSON_Parse(body);
+        cJSON *row = json_bad_place(body, strlen(body)) ? NULL : cJSON_Parse(body);
         if (cJSON_IsObject(row))
             cJSON_AddItemToArray(kernels, row);
         else

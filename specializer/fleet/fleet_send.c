@@ -28,6 +28,7 @@ struct outgoing {
 static bool worth_telling(const struct record *r)
 {
     return template_find(r->template) && r->state != LIFE_DISABLED && r->deaths == 0 &&
+           r->served_deaths == 0 &&
            (r->evidence.speed > 0 || r->state == LIFE_REFUSED || r->state == LIFE_PROPOSED);
 }
 

@@ -85,6 +85,11 @@ int store_moved(struct store *s, int64_t *after, int limit, void (*fn)(void *ctx
  * start means that the process died meanwhile: store_deaths() counts those and clears the marks. */
 int store_trial(struct store *s, const char *key, bool on, struct err *err);
 int store_deaths(struct store *s, struct err *err);
+/* The process died of a fault with `key` in its step, or a probe of `key` was killed: one more in
+ * its row. Returns how often by now, -1 on an error or if there is no such row. The count of probes
+ * begins anew with a verdict, that is, when the candidate moves to probed or refused. */
+int store_served_death(struct store *s, const char *key, struct err *err);
+int store_probe_death(struct store *s, const char *key, struct err *err);
 
 /* ---- winners -------------------------------------------------------------------------------- */
 

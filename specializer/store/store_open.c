@@ -50,6 +50,23 @@ static const char agent_schema[] =
     "CREATE INDEX agent_source ON agent_node(source);"
     "PRAGMA user_version = 2;";
 
+/* Columns of `candidate` that came after version 2. A file that lacks them gets them and keeps its
+ * version, because programs that do not know them read and write the others as ever, also beside
+ * one that does. */
+static const char *const later[] = {"served_deaths", "probe_deaths"};
+enum { LATER = sizeof later / sizeof *later };
+
+/* What a file holds. */
+struct contents {
+    int version; /* 0: it is empty */
+    int later;   /* how many of these columns */
+};
+
+static bool up_to_date(const struct contents *c)
+{
+    return c->version == STORE_VERSION && c->later == LATER;
+}
+
 /* ---- what is in the file -------------------------------------------------------------------- */
 
 enum health { HEALTHY, DAMAGED, UNUSABLE };
@@ -82,9 +99,32 @@ static enum health pragma(struct store *s, const char *sql, char *out, size_t n,
     return h;
 }
 
-/* Finds out whether the file is a store: HEALTHY if it is one and whole, of version *found (0: an
- * empty file). Tables of others in it, a backup tool's, are no business of ours. */
-static enum health identify(struct store *s, int *found, struct err *err)
+static enum health has_column(struct store *s, const char *name, bool *there, struct err *err)
+{
+    char sql[128], n[16];
+    snprintf(sql, sizeof sql, "SELECT count(*) FROM pragma_table_info('candidate') WHERE name='%s'",
+             name);
+    enum health h = pragma(s, sql, n, sizeof n, err);
+    *there = atoi(n) > 0;
+    return h;
+}
+
+/* How many of the later columns there are. */
+static enum health count_later(struct store *s, int *found, struct err *err)
+{
+    enum health h = HEALTHY;
+    *found = 0;
+    for (int i = 0; i < LATER && h == HEALTHY; i++) {
+        bool there;
+        h = has_column(s, later[i], &there, err);
+        *found += there;
+    }
+    return h;
+}
+
+/* Finds out whether the file is a store: HEALTHY if it is one and whole, and what is in it. Tables
+ * of others in it, a backup tool's, are no business of ours. */
+static enum health identify(struct store *s, struct contents *found, struct err *err)
 {
     char id[16], version[16], tables[16], own[16];
     enum health h;
@@ -98,9 +138,10 @@ static enum health identify(struct store *s, int *found, struct err *err)
              s,
              "SELECT count(*) FROM sqlite_master WHERE type='table' AND name IN ('candidate',"
              "'winner','pin','disable','setting','trace','exchange','agent_node')",
-             own, sizeof own, err)) != HEALTHY)
+             own, sizeof own, err)) != HEALTHY ||
+        (h = count_later(s, &found->later, err)) != HEALTHY)
         return h;
-    *found = 0;
+    found->version = 0;
     if (strcmp(tables, "0") == 0)
         return HEALTHY;
     if (atoll(id) != STORE_APPLICATION_ID) {
@@ -114,18 +155,39 @@ static enum health identify(struct store *s, int *found, struct err *err)
                 s->path, version, (int)STORE_VERSION);
         return UNUSABLE;
     }
-    *found = atoi(version);
-    if (*found < 1 || atoi(own) != (*found == 1 ? 7 : 8)) {
+    found->version = atoi(version);
+    if (found->version < 1 || atoi(own) != (found->version == 1 ? 7 : 8)) {
         err_set(err, "store %s: tables are missing", s->path);
         return DAMAGED;
     }
     return HEALTHY;
 }
 
-/* The tables that the file lacks, as one transaction. */
+static int run(struct store *s, const char *sql, struct err *err)
+{
+    return sqlite3_exec(s->db, sql, NULL, NULL, NULL) == SQLITE_OK ? 0 : store_fault(s, err);
+}
+
+static int add_columns(struct store *s, struct err *err)
+{
+    char sql[128];
+    int ok = 0;
+    for (int i = 0; i < LATER && ok == 0; i++) {
+        bool there;
+        snprintf(sql, sizeof sql, "ALTER TABLE candidate ADD COLUMN %s INTEGER NOT NULL DEFAULT 0",
+                 later[i]);
+        ok = has_column(s, later[i], &there, err) == HEALTHY ? 0 : -1;
+        if (ok == 0 && !there)
+            ok = run(s, sql, err);
+    }
+    return ok;
+}
+
+/* The tables and columns that the file lacks, as one transaction. */
 static enum health bring_up(struct store *s, struct err *err)
 {
-    int ok = 0, found;
+    int ok = 0;
+    struct contents found;
     enum health h;
     if (store_begin(s, err) != 0)
         return unusable(s, err);
@@ -134,11 +196,12 @@ static enum health bring_up(struct store *s, struct err *err)
         store_end(s, -1, NULL);
         return h;
     }
-    if (found < 1)
-        ok = sqlite3_exec(s->db, schema, NULL, NULL, NULL) == SQLITE_OK ? 0 : store_fault(s, err);
-    if (ok == 0 && found < STORE_VERSION)
-        ok = sqlite3_exec(s->db, agent_schema, NULL, NULL, NULL) == SQLITE_OK ? 0
-                                                                              : store_fault(s, err);
+    if (found.version < 1)
+        ok = run(s, schema, err);
+    if (ok == 0 && found.version < STORE_VERSION)
+        ok = run(s, agent_schema, err);
+    if (ok == 0)
+        ok = add_columns(s, err);
     if (store_end(s, ok, err) != 0)
         return UNUSABLE;
     /* Into the file at once, by which it is known as ours if it is damaged. */
@@ -146,7 +209,7 @@ static enum health bring_up(struct store *s, struct err *err)
     return HEALTHY;
 }
 
-static enum health connect(struct store *s, int flags, int *found, struct err *err)
+static enum health connect(struct store *s, int flags, struct contents *found, struct err *err)
 {
     if (sqlite3_open_v2(s->path, &s->db, flags | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK)
         return unusable(s, err);
@@ -163,7 +226,7 @@ static void disconnect(struct store *s)
 static enum health is_ours(struct store *s, struct err *err)
 {
     enum health h;
-    int found;
+    struct contents found;
     switch (store_file_kind(s->path)) {
     case STORE_FILE_NONE:
     case STORE_FILE_OURS:
@@ -185,9 +248,9 @@ static enum health is_ours(struct store *s, struct err *err)
     return UNUSABLE;
 }
 
-/* Its version is in *found, 0 of an empty one. Nothing is written before it is known whose it is;
+/* What is in it is in *found. Nothing is written before it is known whose it is;
  * the mode of the journal is written into the file. */
-static enum health open_file(struct store *s, bool reads, int *found, struct err *err)
+static enum health open_file(struct store *s, bool reads, struct contents *found, struct err *err)
 {
     char text[256];
     enum health h = is_ours(s, err);
@@ -208,9 +271,9 @@ static enum health open_file(struct store *s, bool reads, int *found, struct err
 
 static enum health open_to_write(struct store *s, struct err *err)
 {
-    int found;
+    struct contents found;
     enum health h = open_file(s, false, &found, err);
-    return h != HEALTHY || found == STORE_VERSION ? h : bring_up(s, err);
+    return h != HEALTHY || up_to_date(&found) ? h : bring_up(s, err);
 }
 
 /* Closes a damaged file. What SQLite keeps beside it stays for whoever wants to look: it would be
@@ -285,16 +348,16 @@ struct store *store_open(const char *path, struct err *err)
 static enum health open_to_read(struct store *s, struct err *err)
 {
     char text[8];
-    int found;
+    struct contents found;
     enum health h = open_file(s, true, &found, err);
     if (h == DAMAGED) {
         leave(s);
         struct err why = *err;
         err_set(err, "%.300s: it is damaged; a server that starts with it moves it aside", why.msg);
-    } else if (h == HEALTHY && found < 1) {
+    } else if (h == HEALTHY && found.version < 1) {
         err_set(err, "store %s is empty", s->path);
         h = UNUSABLE;
-    } else if (h == HEALTHY && found < STORE_VERSION) {
+    } else if (h == HEALTHY && !up_to_date(&found)) {
         h = bring_up(s, err);
     }
     return h == HEALTHY ? pragma(s, "PRAGMA query_only=1", text, sizeof text, err) : h;

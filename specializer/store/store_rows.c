@@ -30,7 +30,8 @@ static int put(struct store *s, const struct record *r, enum life to, struct err
         " VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18)"
         " ON CONFLICT(key) DO UPDATE SET object_key=?2, object_sum=?3, origin=?10, state=?11,"
         " bit_equal=?12, predicted_s=?13, evidence=?14, reason=?15, rollbacks=?16, changed=?17,"
-        " log=coalesce(?18, log)",
+        " log=coalesce(?18, log),"
+        " probe_deaths=CASE WHEN ?11 IN ('probed','refused') THEN 0 ELSE probe_deaths END",
         "sssssssssisidssiis", r->key, r->object_key, r->object_sum, r->env, r->source, r->template,
         r->slot, r->knobs, r->name, (int64_t)r->origin, life_name(to), (int64_t)r->bit_equal,
         r->predicted_s, evidence, r->reason, (int64_t)r->rollbacks, store_stamp(s), r->log);
@@ -83,7 +84,7 @@ int store_move(struct store *s, const struct record *r, enum life to, const char
 
 static const char columns[] = "key, object_key, object_sum, env, source, template, slot, knobs,"
                               " name, origin, state, bit_equal, predicted_s, evidence, reason,"
-                              " rollbacks, deaths, changed";
+                              " rollbacks, deaths, changed, served_deaths, probe_deaths";
 
 /* A row in the order of `columns`. */
 static void read_row(sqlite3_stmt *q, struct record *r)
@@ -116,6 +117,8 @@ static void read_row(sqlite3_stmt *q, struct record *r)
     r->rollbacks = sqlite3_column_int(q, 15);
     r->deaths = sqlite3_column_int(q, 16);
     r->changed_s = sqlite3_column_int64(q, 17);
+    r->served_deaths = sqlite3_column_int(q, 18);
+    r->probe_deaths = sqlite3_column_int(q, 19);
 }
 
 int store_get(struct store *s, const char *key, struct record *out, struct err *err)
@@ -131,7 +134,7 @@ int store_get(struct store *s, const char *key, struct record *out, struct err *
         if (found) {
             read_row(q, out);
             store_overlay_owed(s, out);
-            const char *log = (const char *)sqlite3_column_text(q, 18);
+            const char *log = (const char *)sqlite3_column_text(q, 20);
             out->log = log ? xstrdup(log) : NULL;
         }
         r = store_done(s, q, code, err) == 0 ? found : -1;
@@ -245,52 +248,6 @@ bool store_object_used(struct store *s, const char *object_key)
     sqlite3_finalize(q);
     pthread_mutex_unlock(&s->lock);
     return used;
-}
-
-static int mark(struct store *s, const char *key, bool on, struct err *err)
-{
-    return store_run(s, err, "UPDATE candidate SET trial=?, deaths=deaths*? WHERE key=?", "iis",
-                     (int64_t)on, (int64_t)on, key);
-}
-
-static void forget_unmarked(struct store *s, const char *key)
-{
-    for (int i = 0; i < s->unmarkeds; i++)
-        if (strcmp(s->unmarked[i], key) == 0)
-            memmove(s->unmarked[i--], s->unmarked[--s->unmarkeds], sizeof *s->unmarked);
-}
-
-void store_unmark(struct store *s)
-{
-    while (s->unmarkeds > 0 && mark(s, s->unmarked[s->unmarkeds - 1], false, NULL) == 0)
-        s->unmarkeds--;
-}
-
-int store_trial(struct store *s, const char *key, bool on, struct err *err)
-{
-    pthread_mutex_lock(&s->lock);
-    int r = mark(s, key, on, err);
-    if (r == 0 || on)
-        forget_unmarked(s,
-                        key); /* `on` that failed is not loaded: its mark, if any, is as it was */
-    if (r == 0) {
-        store_settle_locked(s);
-    } else if (!on) { /* the disk is full, say: a death from here on is not this kernel's */
-        s->unmarked = xrealloc(s->unmarked, (size_t)(s->unmarkeds + 1) * sizeof *s->unmarked);
-        snprintf(s->unmarked[s->unmarkeds++], sizeof *s->unmarked, "%s", key);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return r;
-}
-
-int store_deaths(struct store *s, struct err *err)
-{
-    pthread_mutex_lock(&s->lock);
-    int r = store_run(s, err, "UPDATE candidate SET deaths=deaths+1, trial=0 WHERE trial<>0", "");
-    if (r == 0)
-        r = sqlite3_changes(s->db);
-    pthread_mutex_unlock(&s->lock);
-    return r;
 }
 
 /* ---- winners -------------------------------------------------------------------------------- */

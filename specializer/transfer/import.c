@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/json_escape.h"
+#include "config/json_strict.h"
 #include "engine/plan.h"
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_store.h"
@@ -277,10 +277,10 @@ int store_import(struct store *s, const char *body, size_t n, const char *who, s
 {
     if (check_size(body, n, err) != 0)
         return -1;
-    const char *escape = json_bad_escape(body, n);
-    if (escape)
-        return err_set(err, "import: not JSON: malformed escape, or U+0000, at byte %zu",
-                       (size_t)(escape - body));
+    const char *bad = json_bad_place(body, n);
+    if (bad)
+        return err_set(err, "import: not JSON: malformed escape or number, or U+0000, at byte %zu",
+                       (size_t)(bad - body));
     cJSON *o = cJSON_ParseWithLength(body, n);
     const cJSON *version = cJSON_GetObjectItemCaseSensitive(o, "whet_store");
     const cJSON *rows = cJSON_GetObjectItemCaseSensitive(o, "kernels");

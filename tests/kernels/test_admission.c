@@ -60,8 +60,8 @@ static void admit(struct shop *s, const struct template *t, const struct point *
     else
         ok = check_kernel(&q, &r, &err) == 0 &&
              (t->region == REGION_REDUCE || /* no rank's logits say anything of it */
-              end_check(s->model, c->object, NULL, m, false, NUMERICS_TOLERANCE, references, &end,
-                        &err) == 0);
+              end_check(s->model, c->object, NULL, m, false, 0, NUMERICS_TOLERANCE, references,
+                        &end, &err) == 0);
     /* Eager's run was another candidate's, and step by step. */
     if (ok && q.rule.bit_equal && t->region != REGION_REDUCE && !end.bit_equal)
         ok = err_set(&err, "the whole model's logits have other bits than eager's") == 0;

@@ -121,8 +121,8 @@ static enum fate admit(struct shop *s, const char *object, bool *same_bits, stru
     if (check_kernel(&q, &r, err) != 0)
         return BY_PROBE;
     *same_bits = r.comparison.bit_equal;
-    return end_check(s->model, object, NULL, s->range.m_to, false, NUMERICS_TOLERANCE, NULL, &end,
-                     err) != 0
+    return end_check(s->model, object, NULL, s->range.m_to, false, 0, NUMERICS_TOLERANCE, NULL,
+                     &end, err) != 0
                ? BY_LOGITS
                : MISSED;
 }

@@ -161,6 +161,56 @@ static void engine_notices_that_it_stalls(void **state)
     free(c);
 }
 
+static atomic_bool held;
+static int hang(void *ctx, int64_t budget_ns)
+{
+    (void)ctx, (void)budget_ns;
+    while (atomic_load(&held))
+        usleep(1000);
+    return 1;
+}
+
+static void *lend(void *engine)
+{
+    engine_slices(engine, hang, NULL);
+    return NULL;
+}
+
+static void *quit(void *engine)
+{
+    engine_quit(engine);
+    return NULL;
+}
+
+/* Nobody has asked for anything, and the thread does not come back from a slice; nor does it when
+ * it is told to end. */
+static void engine_notices_that_a_slice_stalls(void **state)
+{
+    (void)state;
+    struct engine *e = start_with(64, 4);
+    pthread_t lender, quitter;
+    for (int told = 0; told < 2; told++) {
+        atomic_store(&held, true);
+        assert_int_equal(pthread_create(&lender, NULL, lend, e), 0);
+        while (engine_stalled_s(e) < 1) /* for ever, if it did not notice */
+            usleep(1000);
+        if (told) {
+            assert_int_equal(pthread_create(&quitter, NULL, quit, e), 0);
+            while (engine_stalled_s(e) > 0.5) /* is given time to */
+                usleep(1000);
+            while (engine_stalled_s(e) < 0.6)
+                usleep(1000);
+        }
+        atomic_store(&held, false);
+        pthread_join(lender, NULL);
+        while (!told && engine_stalled_s(e) > 0)
+            usleep(1000);
+    }
+    pthread_join(quitter, NULL);
+    engine_quit(e); /* over already */
+    engine_stop(e);
+}
+
 /* One is in the step that loses the device, the other was accepted and nobody has looked at it. */
 static void engine_tells_those_who_only_arrived_why_the_device_is_lost(void **state)
 {
@@ -243,6 +293,7 @@ int main(void)
         cmocka_unit_test(engine_gives_up_only_the_request_that_breaks_the_step),
         cmocka_unit_test(engine_says_why_it_did_not_load),
         cmocka_unit_test(engine_notices_that_it_stalls),
+        cmocka_unit_test(engine_notices_that_a_slice_stalls),
         cmocka_unit_test(engine_tells_those_who_only_arrived_why_the_device_is_lost),
         cmocka_unit_test(engine_ends_everything_when_the_device_is_lost),
     };

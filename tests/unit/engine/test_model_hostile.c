@@ -48,6 +48,9 @@ static void json_is_refused_before_it_is_parsed(void **state)
                                : "bytes, at most 1048576 are read");
         expect_refused(json_files[i], "{} x", "not valid JSON");
         expect_refused(json_files[i], "{\"a\": \"b\\u00g1 c\"}", "malformed escape");
+        expect_refused(json_files[i], "{\"a\": [1, 02]}",
+                       "malformed escape or number, or U+0000, at byte 10");
+        expect_refused(json_files[i], "{\"a\": -.5}", "malformed escape or number");
         expect_refused(json_files[i], "{\"a\\u0000b\": 1}", "U+0000, at byte 3");
     }
     free(deep);
@@ -72,7 +75,8 @@ static void what_stands_in_strings_does_not_count(void **state)
     assert_non_null(json);
     cJSON_Delete(json);
     assert_null(json_text_parse("{\"a\":\"x\0y\"}", 11, 6, "some", &err));
-    assert_string_equal(err.msg, "some: not valid JSON: malformed escape, or U+0000, at byte 7");
+    assert_string_equal(err.msg,
+                        "some: not valid JSON: malformed escape or number, or U+0000, at byte 7");
     assert_null(json_text_parse(text, strlen(text), 3, "some", &err));
     assert_string_equal(err.msg, "some: more than 3 items");
 }

@@ -137,8 +137,11 @@ enum stage_result probe_poll(struct probe *p)
 {
     if (atomic_load(&fake.prober_held) || (p->in_full && atomic_load(&fake.hold_probes)))
         return STAGE_RUNNING;
-    if (child_killed(&fake.probes_die))
+    p->c->probe_died = child_killed(&fake.probes_die);
+    if (p->c->probe_died) {
+        candidate_explain(p->c, STAGE_PROBE, CAUSE_OTHER, 0, "no verdict: killed by SIGKILL");
         return STAGE_RETRY;
+    }
     p->c->evidence.probe_cases = 10;
     p->c->evidence.bit_equal = p->c->bit_equal;
     return fake_verdict(p->c, STAGE_PROBE);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of specializer/search_batch.c: which candidate of a batch goes to live steps. The batches
  * themselves are watched in test_drills.c. */
-#include "tests/unit/unit.h"
+#include "tests/unit/specializer/store_world.h"
 
 #include "specializer/search_batch.c"
 
@@ -119,6 +119,82 @@ static void what_is_not_built_three_times_is_refused(void **state)
     }
 }
 
+/* What kills its probe, over and over, is refused, though another server of the store saw the
+ * first times; one that had a verdict between them is not. */
+static void what_kills_its_probe_three_times_is_refused(void **state)
+{
+    (void)state;
+    const char *path = fresh_path();
+    struct err err;
+    struct candidate c = {.name = "a point"};
+    struct record r = row_of(1, "head/m1");
+    struct store *s = store_open(path, &err);
+    memcpy(c.key, r.key, sizeof c.key);
+    assert_int_equal(unprobed_came(s, &c), STAGE_RETRY); /* no row: it is only not counted */
+    store_move(s, &r, LIFE_BUILT, NULL, NULL, &err);
+    assert_int_equal(unprobed_came(s, &c), STAGE_RETRY);
+    store_move(s, &r, LIFE_PROBED, NULL, NULL, &err);
+    for (int tries = 1; tries < PROBE_DEATHS_MOST; tries++) {
+        assert_int_equal(unprobed_came(s, &c), STAGE_RETRY);
+        store_close(s);
+        s = store_open(path, &err);
+    }
+    candidate_explain(&c, STAGE_PROBE, CAUSE_OTHER, 0, "no verdict: killed by SIGKILL");
+    assert_int_equal(unprobed_came(s, &c), STAGE_REFUSE);
+    assert_non_null(strstr(c.reason, "died 3 times without a verdict"));
+    assert_non_null(strstr(c.reason, "SIGKILL"));
+    store_close(s);
+}
+
+static int learnt, forgotten;
+static void learn(struct specializer *s, struct slot_search *p, int32_t id,
+                  const struct candidate *c, double speed)
+{
+    (void)s, (void)p, (void)id, (void)c;
+    learnt += speed == 0;
+}
+static void forgets(struct specializer *s, struct slot_search *p, int32_t id)
+{
+    (void)s, (void)p, (void)id;
+    forgotten++;
+}
+
+/* The same seen by a batch, which lets go of a candidate that is tried again: refused at last, with
+ * the reason in the store. Probes that were only starved are no deaths. */
+static void a_batch_refuses_what_kills_its_probe(void **state)
+{
+    (void)state;
+    static const struct proposer by = {.learn = learn, .forget = forgets};
+    struct err err;
+    struct slot slot = {.name = "head/m1"};
+    struct slot_search p = {.slot = &slot};
+    static struct specializer s;
+    struct record r = row_of(1, "head/m1");
+    s = (struct specializer){.store = store_open(fresh_path(), &err)};
+    pthread_mutex_init(&s.lock, NULL);
+    store_move(s.store, &r, LIFE_BUILT, NULL, NULL, &err);
+    for (int tries = 0; tries < PROBE_DEATHS_MOST + 4; tries++) {
+        struct candidate *c = xcalloc(1, sizeof *c);
+        struct trial t = {.c = c, .slot_search = &p, .at = STAGE_PROBE, .from = {&by, 1}};
+        memcpy(c->key, r.key, sizeof c->key);
+        c->slot = &slot;
+        c->template = template_find("head");
+        c->state = LIFE_BUILT;
+        c->probe_died = tries >= 4;
+        candidate_explain(c, STAGE_PROBE, CAUSE_OTHER, 0, "no verdict: killed by SIGKILL");
+        assert_false(child_came(&s, &t, STAGE_RETRY));
+        assert_null(t.c);
+        assert_int_equal(learnt, tries == PROBE_DEATHS_MOST + 3);
+        assert_int_equal(forgotten, tries + 1 - learnt);
+    }
+    assert_int_equal(store_get(s.store, r.key, &r, &err), 1);
+    free(r.log);
+    assert_int_equal(r.state, LIFE_REFUSED);
+    assert_non_null(strstr(r.reason, "died 3 times without a verdict"));
+    store_close(s.store);
+    pthread_mutex_destroy(&s.lock);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -126,7 +202,9 @@ int main(void)
         cmocka_unit_test(a_promoted_candidate_that_live_steps_have_seen_stays),
         cmocka_unit_test(the_shortest_bench_of_an_opening_goes_first),
         cmocka_unit_test(what_is_not_built_three_times_is_refused),
+        cmocka_unit_test(what_kills_its_probe_three_times_is_refused),
+        cmocka_unit_test(a_batch_refuses_what_kills_its_probe),
         cmocka_unit_test(no_more_compilers_at_once_than_there_may_be),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -15,7 +15,10 @@ static struct cuda_kernel_info fair(void)
 
 static struct backend rig(void)
 {
-    struct backend b = {.work_bytes = 1 << 20};
+    static const struct model model = {
+        .shape = {
+            .hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 16, .ffn = 128, .vocab = 100}};
+    struct backend b = {.work_bytes = 1 << 20, .model = &model};
     b.device.sharedMemPerBlockOptin = 232448;
     return b;
 }
@@ -53,6 +56,28 @@ static void absurd_claims_are_refused(void **state)
         }
         assert_int_equal(check_info(&b, &i, REGION_MLP_IN, &e), -1);
     }
+}
+
+/* No more than the largest matrix has in bf16, here gate and up of mlp_in: a probe has room for
+ * that, and sums of layers stay numbers. */
+static void repacked_weights_have_a_bound(void **state)
+{
+    (void)state;
+    struct backend b = rig();
+    struct err e;
+    struct cuda_kernel_info i = fair();
+    const int64_t most = 2LL * 256 * 64,
+                  absurd[] = {most + 1, 16LL << 30, INT64_MAX - 254, INT64_MAX};
+    snprintf(i.layout, sizeof i.layout, "columns");
+    i.packed_bytes = most;
+    assert_int_equal(check_info(&b, &i, REGION_MLP_IN, &e), 0);
+    for (size_t k = 0; k < sizeof absurd / sizeof *absurd; k++) {
+        i.packed_bytes = absurd[k];
+        assert_int_equal(check_info(&b, &i, REGION_MLP_IN, &e), -1);
+        assert_non_null(strstr(e.msg, "MiB of repacked weights a layer"));
+    }
+    i.packed_bytes = -1;
+    assert_int_equal(check_info(&b, &i, REGION_MLP_IN, &e), -1);
 }
 
 /* Where there are no clusters, that is said before anything is launched. */
@@ -233,6 +258,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(absurd_claims_are_refused),
+        cmocka_unit_test(repacked_weights_have_a_bound),
         cmocka_unit_test(clusters_are_refused_where_the_device_has_none),
         cmocka_unit_test(what_is_fetched_ahead_is_what_the_plan_reads_next),
         cmocka_unit_test(a_kernel_reads_the_form_that_its_steps_read),

@@ -119,6 +119,7 @@ static void dies_with(const char *how, bool fault)
     struct errand e = asked(p, how);
     assert_int_equal(e.state, ERRAND_FAILED);
     assert_int_equal(e.fault, fault);
+    assert_int_equal(e.died, !fault);
     assert_true(strlen(e.reason) > 0);
     prober_close(p);
 }

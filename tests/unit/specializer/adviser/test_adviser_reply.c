@@ -162,6 +162,8 @@ static void documents_of_another_form_are_rejected(void **unused)
         {"{\"version\":1,\"version\":1,\"regions\":[]}", REPLY_DUPLICATE_KEY},
         {"{\"version\":1,\"regions\":[[[[[[[[[]]]]]]]]]}", REPLY_TOO_DEEP},
         {"{\"version\":1,\"regions\":[\"\\u0000\"]}", REPLY_NOT_TEXT},
+        {"{\"version\":01,\"regions\":[]}", REPLY_SYNTAX},
+        {"{\"version\":1.,\"regions\":[]}", REPLY_SYNTAX},
         {"{\"version\":1,\"regions\":[\"\\u00g1\"]}", REPLY_SYNTAX},
         {"{\"version\":1,\"regions\":[\"\x01\"]}", REPLY_NOT_TEXT},
         {"{\"version\":1,\"regions\":[\"\xff\"]}", REPLY_NOT_TEXT},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The store: what is kept, what moves on, what may come in from elsewhere. What becomes of its file
  * in a crash and under other programs: test_store_files.c. */
-#include "tests/unit/specializer/store/store_world.h"
+#include "tests/unit/specializer/store_world.h"
 
 #include "specializer/search/space.h"
 #include "specializer/store/store_json.h"
@@ -232,6 +232,37 @@ static void store_blames_what_was_on_trial_when_the_process_died(void **unused)
     store_close(s);
 }
 
+static void store_counts_deaths_of_probes_until_there_is_a_verdict(void **unused)
+{
+    (void)unused;
+    const char *path = fresh_path();
+    struct err err = {""};
+    struct record r = row_of(1, "head/m1"), back;
+    struct store *s = store_open(path, &err);
+    assert_int_equal(store_probe_death(s, r.key, &err), -1);
+    assert_non_null(strstr(err.msg, "does not know"));
+    for (int life = 0; life < 2; life++) {
+        assert_int_equal(store_move(s, &r, LIFE_BUILT, NULL, NULL, &err), 0);
+        assert_int_equal(store_probe_death(s, r.key, &err), 1);
+        store_close(s);
+        s = store_open(path, &err); /* another server goes on counting, */
+        assert_int_equal(store_move(s, &r, LIFE_PROPOSED, NULL, NULL, &err), 0);
+        assert_int_equal(store_move(s, &r, LIFE_BUILT, NULL, NULL, &err), 0);
+        assert_int_equal(store_probe_death(s, r.key, &err), 2);
+        assert_int_equal(store_move(s, &r, life ? LIFE_REFUSED : LIFE_PROBED, NULL, NULL, &err), 0);
+        assert_int_equal(store_get(s, r.key, &back, &err), 1); /* until a probe has answered */
+        free(back.log);
+        assert_int_equal(back.probe_deaths, 0);
+    }
+    assert_int_equal(back.deaths, 0); /* counts of their own */
+    assert_int_equal(store_served_death(s, r.key, &err), 1);
+    assert_int_equal(store_get(s, r.key, &back, &err), 1);
+    free(back.log);
+    assert_int_equal(back.served_deaths, 1);
+    assert_int_equal(back.probe_deaths, 0);
+    store_close(s);
+}
+
 /* ---- export and import --------------------------------------------------------------------- */
 
 static void import_takes_admitted_kernels_as_proposals_only(void **unused)
@@ -312,6 +343,7 @@ int main(void)
         cmocka_unit_test(store_selects_rows_by_environment_slot_and_state),
         cmocka_unit_test(store_keeps_pins_disables_and_settings),
         cmocka_unit_test(store_traces_newest_first_with_who_did_it),
+        cmocka_unit_test(store_counts_deaths_of_probes_until_there_is_a_verdict),
         cmocka_unit_test(store_blames_what_was_on_trial_when_the_process_died),
         cmocka_unit_test(import_takes_admitted_kernels_as_proposals_only),
         cmocka_unit_test(store_finds_the_newest_rows_of_an_event_with_their_kernels),

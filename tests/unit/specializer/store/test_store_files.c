@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The store's file: what a crash may do to it, and what happens to one that is damaged, foreign,
  * too new or too old. */
-#include "tests/unit/specializer/store/store_world.h"
+#include "tests/unit/specializer/store_world.h"
 
 #include <sys/stat.h>
 #include <sys/wait.h>

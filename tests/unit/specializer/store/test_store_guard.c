@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_store_guard.c - a store that somebody else could have prepared, and one that somebody else
  * has: what lies beside a store is run, and what is marked in it is blamed. */
-#include "tests/unit/specializer/store/store_world.h"
+#include "tests/unit/specializer/store_world.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -330,9 +330,62 @@ static void damaged_store_is_not_moved_away_under_its_owner(void **unused)
     store_close(s);
 }
 
+/* ---- columns that came later ------------------------------------------------------------------
+ */
+
+/* As a program made it that did not know them. */
+static void forget_columns(const char *path)
+{
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db,
+                                  "ALTER TABLE candidate DROP COLUMN served_deaths;"
+                                  "ALTER TABLE candidate DROP COLUMN probe_deaths;",
+                                  NULL, NULL, NULL),
+                     SQLITE_OK);
+    sqlite3_close(db);
+}
+
+/* By whoever opens it first, and the program that made it goes on with it meanwhile. */
+static void a_file_without_later_columns_gets_them_beside_its_program(void **unused)
+{
+    (void)unused;
+    struct record r = row_of(1, "head/m1"), back;
+    for (int reads = 0; reads < 2; reads++) {
+        const char *path = fresh_path();
+        struct store *s = store_open(path, &err);
+        assert_int_equal(store_move(s, &r, LIFE_ACTIVE, NULL, NULL, &err), 0);
+        store_close(s);
+        forget_columns(path);
+        sqlite3 *old;
+        sqlite3_stmt *insert;
+        assert_int_equal(sqlite3_open(path, &old), SQLITE_OK);
+        assert_int_equal(sqlite3_prepare_v2(old,
+                                            "INSERT INTO candidate(key, state, evidence) VALUES"
+                                            " ('00000000000000aa', 'refused', '{}')",
+                                            -1, &insert, NULL),
+                         SQLITE_OK);
+        s = reads ? store_open_read(path, &err) : store_open(path, &err);
+        assert_non_null(s);
+        assert_int_equal(store_get(s, r.key, &back, &err), 1);
+        free(back.log);
+        assert_int_equal(back.state, LIFE_ACTIVE);
+        assert_int_equal(back.served_deaths + back.probe_deaths, 0);
+        assert_int_equal(store_served_death(s, r.key, &err), reads ? -1 : 1);
+        assert_int_equal(sqlite3_step(insert), SQLITE_DONE);
+        assert_int_equal(store_get(s, "00000000000000aa", &back, &err), 1);
+        free(back.log);
+        assert_int_equal(back.served_deaths, 0);
+        sqlite3_finalize(insert);
+        sqlite3_close(old);
+        store_close(s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_file_without_later_columns_gets_them_beside_its_program),
         cmocka_unit_test(store_directly_in_a_shared_folder_is_refused),
         cmocka_unit_test(store_in_a_folder_of_its_own_there_is_ours_alone),
         cmocka_unit_test(store_that_is_a_link_or_lies_beside_one_is_refused),

@@ -2,7 +2,7 @@
 /* test_store_trouble.c - a disk that is full, a file that others hold or damage, a clock that is
  * set back: calls fail and say so, nothing is believed that is not so, nobody is blamed, and when
  * the trouble is over it is over. */
-#include "tests/unit/specializer/store/store_world.h"
+#include "tests/unit/specializer/store_world.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

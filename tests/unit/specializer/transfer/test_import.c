@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_import.c - files that claim to be exports: large ones, and ones that lie. Work is
  * counted in steps of SQLite's machine, so a slow computer changes nothing. */
-#include "tests/unit/specializer/store/store_world.h"
+#include "tests/unit/specializer/store_world.h"
 
 #include "specializer/agent/agent_tree.h"
 #include "specializer/search/space.h"
@@ -296,6 +296,8 @@ static void files_that_are_no_export_are_refused_before_they_cost_memory(void **
         {"", "not JSON"},
         {"[1,2", "not JSON"},
         {"{\"whet_store\":1,\"kernels\":[\"a\\u00g1\"]}", "malformed escape"},
+        {"{\"whet_store\":01,\"kernels\":[]}", "malformed escape or number, or U+0000, at byte 14"},
+        {"{\"whet_store\":1.,\"kernels\":[]}", "malformed escape or number"},
         {"{}", "not an export"},
         {"{\"whet_store\":1.5,\"kernels\":[]}", "whet_store is 1.5"},
         {"{\"whet_store\":1e300,\"kernels\":[]}", "whet_store is 1"},

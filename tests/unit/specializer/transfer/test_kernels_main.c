@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `whet kernels`: what it carries from store to store, and what it says when it cannot. */
-#include "tests/unit/specializer/store/store_world.h"
+#include "tests/unit/specializer/store_world.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

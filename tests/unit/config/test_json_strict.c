@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_json_escape.c - which escapes JSON has. */
+/* test_json_strict.c - which escapes and numbers JSON has. */
 #include "tests/unit/unit.h"
 
+#include <stdio.h>
 #include <string.h>
 
-#include "config/json_escape.h"
+#include "config/json_strict.h"
 
 static void escapes_have_the_lengths_that_json_gives_them(void **state)
 {
@@ -53,21 +54,42 @@ static void the_first_bad_escape_of_a_text_is_found(void **state)
     (void)state;
     static const char good[] = "{\"a\\\\\":\"\\\\u00g1 \\u0041\\\"\\u\\ud83d\\ude00\"}";
     const char *bad = strstr(good, "\\u\\"), *text;
-    assert_ptr_equal(json_bad_escape(good, sizeof good - 1), bad);
-    assert_null(json_bad_escape(good, (size_t)(bad - good)));
+    assert_ptr_equal(json_bad_place(good, sizeof good - 1), bad);
+    assert_null(json_bad_place(good, (size_t)(bad - good)));
     text = "{\"a\":\"x\\u0000y\"}";
-    assert_ptr_equal(json_bad_escape(text, strlen(text)), strchr(text, '\\'));
+    assert_ptr_equal(json_bad_place(text, strlen(text)), strchr(text, '\\'));
     text = "{\"k\\u00zz\":1}";
-    assert_ptr_equal(json_bad_escape(text, strlen(text)), strchr(text, '\\'));
-    assert_non_null(json_bad_escape("\"a\0b\"", 5));
-    assert_null(json_bad_escape("\"a\"\0b", 5));
+    assert_ptr_equal(json_bad_place(text, strlen(text)), strchr(text, '\\'));
+    assert_non_null(json_bad_place("\"a\0b\"", 5));
+    assert_null(json_bad_place("\"a\"\0b", 5));
     text = "\\u [\"a\"]"; /* outside strings the parser finds it */
-    assert_null(json_bad_escape(text, strlen(text)));
+    assert_null(json_bad_place(text, strlen(text)));
+}
+
+static void the_first_number_that_is_none_is_found(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"0",   "-0",        "10",   "1.50",
+                                       "1e5", "-1.25E-07", "0e+1", "100.001"};
+    static const char *const bad[] = {"01",  "-01",  "1.", "-.5", ".5",    "+1", "1e",
+                                      "1e+", "1.e1", "-",  "1-2", "0.1.2", "00"};
+    char text[64];
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        snprintf(text, sizeof text, "{\"a 01 1.\\\" -.5\":[%s]}", good[i]);
+        assert_null(json_bad_place(text, strlen(text)));
+        assert_true(json_is_number(good[i], strlen(good[i])));
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        snprintf(text, sizeof text, "{\"a\":[1,%s]}", bad[i]);
+        assert_ptr_equal(json_bad_place(text, strlen(text)), text + 8);
+        assert_false(json_is_number(bad[i], strlen(bad[i])));
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_first_number_that_is_none_is_found),
         cmocka_unit_test(escapes_have_the_lengths_that_json_gives_them),
         cmocka_unit_test(the_first_bad_escape_of_a_text_is_found),
     };

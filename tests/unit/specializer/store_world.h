@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* store_world.h - a folder of store files and rows to put into them, for all tests of the store. */
-#ifndef WHET_TESTS_UNIT_SPECIALIZER_STORE_STORE_WORLD_H
-#define WHET_TESTS_UNIT_SPECIALIZER_STORE_STORE_WORLD_H
+#ifndef WHET_TESTS_UNIT_SPECIALIZER_STORE_WORLD_H
+#define WHET_TESTS_UNIT_SPECIALIZER_STORE_WORLD_H
 
 #include "tests/unit/unit.h"
 

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* crash.c - see crash.h. What handlers call is async-signal-safe: it copies, and writes to files
+ * that are open. The first fault has the word; threads that meet theirs meanwhile wait for the end.
+ */
+#include "engine/crash.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "config/err.h"
+#include "config/safe_path.h"
+#include "engine/fault.h"
+
+static const char magic[8] = "whetcr1";
+
+/* In the file. Magic comes last: what was cut off is no record. */
+struct page {
+    struct crash_record record;
+    char magic[sizeof magic];
+};
+
+static struct {
+    char *path;
+    _Atomic int fd;
+    struct page page; /* filled by a handler, or by the engine thread */
+    _Atomic bool noted;
+    struct sigaction before[NSIG];
+} crash = {.fd = -1};
+
+static _Atomic(const struct crash_kernels *) step_kernels;
+static _Atomic(const struct kernel *) running;
+
+static _Thread_local bool computes;
+static _Thread_local void *own_stack;
+
+/* ---- what the threads say ------------------------------------------------------------------- */
+
+enum { STACK = 64 * 1024 };
+
+void crash_thread(void)
+{
+    stack_t now, s = {.ss_size = STACK};
+    computes = true;
+    if (sigaltstack(NULL, &now) != 0 || !(now.ss_flags & SS_DISABLE))
+        return; /* it has one, a sanitizer's */
+    s.ss_sp = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (s.ss_sp != MAP_FAILED && sigaltstack(&s, NULL) == 0)
+        own_stack = s.ss_sp;
+}
+
+void crash_thread_end(void)
+{
+    const stack_t none = {.ss_flags = SS_DISABLE};
+    computes = false;
+    if (!own_stack)
+        return;
+    sigaltstack(&none, NULL);
+    munmap(own_stack, STACK);
+    own_stack = NULL;
+}
+
+void crash_step(const struct crash_kernels *step)
+{
+    atomic_store_explicit(&step_kernels, step, memory_order_release);
+}
+
+void crash_runs(const struct kernel *k)
+{
+    atomic_store_explicit(&running, k, memory_order_release);
+}
+
+/* ---- noting --------------------------------------------------------------------------------- */
+
+static void add(struct crash_record *r, const struct kernel *k)
+{
+    if (r->n < CRASH_KERNELS)
+        memcpy(r->kernel[r->n++], k->id, sizeof *r->kernel);
+}
+
+static void save(void)
+{
+    memcpy(crash.page.magic, magic, sizeof magic);
+    if (crash.fd >= 0 &&
+        pwrite(crash.fd, &crash.page, sizeof crash.page, 0) != (ssize_t)sizeof crash.page)
+        return; /* the place was made before; nobody is left who could do more */
+}
+
+static void copy_text(char *to, size_t size, const char *from)
+{
+    size_t n = strlen(from);
+    n = n < size ? n : size - 1;
+    memcpy(to, from, n);
+    to[n] = 0;
+}
+
+/* Onto stderr, beside the lines of the log. */
+static void say(const char *signal_name, const struct kernel *k)
+{
+    char line[320] = "error engine: ";
+    size_t n = strlen(line);
+    const char *part[] = {signal_name,      k ? " in kernel " : " in a step",
+                          k ? k->id : "",   k ? " (" : "",
+                          k ? k->name : "", k ? "); it is noted\n" : "; it is noted\n"};
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
+        copy_text(line + n, sizeof line - n, part[i]);
+        n += strlen(line + n);
+    }
+    if (write(STDERR_FILENO, line, n) < 0)
+        return;
+}
+
+/* SIGSEGV and the like by the processor or by this process (abort()), and not by kill(1). */
+static bool of_our_own(const siginfo_t *info)
+{
+    return info->si_code > 0 || (info->si_code == SI_TKILL && info->si_pid == getpid());
+}
+
+static void note(int sig)
+{
+    struct crash_record *r = &crash.page.record;
+    const struct kernel *k = atomic_load_explicit(&running, memory_order_acquire);
+    const struct crash_kernels *step = atomic_load_explicit(&step_kernels, memory_order_acquire);
+    const char *name = sigabbrev_np(sig);
+    memcpy(r->what, "SIG", 3);
+    copy_text(r->what + 3, sizeof r->what - 3, name ? name : "?");
+    if (k && k->origin == ORIGIN_EAGER)
+        k = NULL;
+    r->n = 0;
+    r->inside = k != NULL;
+    if (k)
+        add(r, k);
+    for (int32_t i = 0; !k && step && i < step->n; i++)
+        add(r, step->of[i]);
+    if (r->n == 0)
+        return;
+    save();
+    say(r->what, k);
+}
+
+static void on_fault(int sig, siginfo_t *info, void *context)
+{
+    (void)context;
+    if (!of_our_own(info) || !computes) {
+        /* no word on any kernel */
+    } else if (!atomic_exchange(&crash.noted, true)) {
+        note(sig);
+    } else {
+        for (;;)
+            pause();
+    }
+    sigaction(sig, &crash.before[sig], NULL);
+    raise(sig); /* delivered when this handler returns, with the registers of the fault */
+}
+
+void crash_device(const struct crash_kernels *step, const char *what)
+{
+    struct crash_record *r = &crash.page.record;
+    if (step->n == 0 || atomic_exchange(&crash.noted, true))
+        return;
+    copy_text(r->what, sizeof r->what, what);
+    r->inside = false;
+    for (int32_t i = 0; i < step->n; i++)
+        add(r, step->of[i]);
+    save();
+}
+
+/* ---- the file ------------------------------------------------------------------------------- */
+
+static void catch_faults(void)
+{
+    fault_each(crash.before, NULL);
+    fault_catch(on_fault);
+}
+
+int crash_open(const char *path, struct err *err)
+{
+    if (crash.fd >= 0)
+        return err_set(err, "%.300s: crashes are noted in %.100s already", path, crash.path);
+    FILE *f = safe_create(path);
+    int fd = f ? fcntl(fileno(f), F_DUPFD_CLOEXEC, 3) : -1;
+    int failed = fd < 0 ? errno : posix_fallocate(fd, 0, sizeof crash.page);
+    if (f)
+        fclose(f);
+    if (failed) {
+        if (fd >= 0)
+            close(fd);
+        unlink(path);
+        return err_set(err, "%.300s: %s", path, strerror(failed));
+    }
+    memset(&crash.page, 0, sizeof crash.page);
+    atomic_store(&crash.noted, false);
+    crash.path = xstrdup(path);
+    crash.fd = fd;
+    catch_faults();
+    return 0;
+}
+
+void crash_close(void)
+{
+    if (crash.fd < 0)
+        return;
+    fault_each(NULL, crash.before);
+    if (!atomic_load(&crash.noted) || crash.page.record.n == 0)
+        unlink(crash.path);
+    close(crash.fd);
+    crash.fd = -1;
+    free(crash.path);
+    crash.path = NULL;
+}
+
+/* What a program that is no longer this one wrote is looked at before it is believed. */
+static bool sound(struct page *p)
+{
+    struct crash_record *r = &p->record;
+    if (memcmp(p->magic, magic, sizeof magic) != 0 || r->n < 1 || r->n > CRASH_KERNELS)
+        return false;
+    r->what[sizeof r->what - 1] = 0;
+    r->inside = r->inside && r->n == 1;
+    for (int32_t i = 0; i < r->n; i++)
+        r->kernel[i][sizeof r->kernel[i] - 1] = 0;
+    return true;
+}
+
+int crash_read(const char *path, struct crash_record *out)
+{
+    struct page p;
+    int fd = safe_open(path, NULL);
+    if (fd < 0)
+        return 0;
+    bool whole = read(fd, &p, sizeof p) == (ssize_t)sizeof p;
+    close(fd);
+    if (!whole || !sound(&p))
+        return 0;
+    *out = p.record;
+    return 1;
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* blame.h - which kernels the process before this one died of. Specializer thread, at its start,
+ * before anything is restored.
+ */
+#ifndef WHET_SPECIALIZER_BLAME_H
+#define WHET_SPECIALIZER_BLAME_H
+
+struct specializer;
+
+/* Counts that death against the kernels that were on trial, and against those that served when a
+ * fault ended it; of these it refuses whichever is known, or too often suspected, to have been the
+ * cause. From now on a fault of this process is noted for the next. */
+void blame_deaths(struct specializer *s);
+/* No longer: the specializer ends. */
+void blame_end(struct specializer *s);
+
+#endif
