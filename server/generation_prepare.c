@@ -59,22 +59,27 @@ static int check_lengths(struct generation *g, struct api_error *e)
     int64_t max = g->info->max_context;
     for (int32_t i = 0; i < g->prompts; i++) {
         int64_t n = g->prompt[i].n;
+        char which[32] = "the prompt"; /* of a list: which of them */
+        if (g->prompts > 1)
+            snprintf(which, sizeof(which), "`prompt[%d]`", i);
+        if (n == 0 && g->prompts > 1)
+            return api_error_set(e, 400, param, "%s has no tokens", which);
         if (n == 0)
             return api_error_set(e, 400, param, "`%s` has no tokens", param);
         if (n == max && g->params.max_tokens != 0)
             return too_long(e, max, param,
-                            "the prompt has as many tokens, so that no room is left for output");
+                            "%s has as many tokens, so that no room is left for output", which);
         if (n > max)
-            return too_long(e, max, param, "the prompt has %lld tokens", (long long)n);
+            return too_long(e, max, param, "%s has %lld tokens", which, (long long)n);
         if (g->params.max_tokens > max - n)
             return too_long(e, max, g->params.max_tokens_name,
-                            "the prompt has %lld tokens and %lld more were asked for (`%s`)",
+                            "%s has %lld tokens and %lld more were asked for (`%s`)", which,
                             (long long)n, (long long)g->params.max_tokens,
                             g->params.max_tokens_name);
         if (g->params.min_tokens > max - n)
             return api_error_set(e, 400, "min_tokens",
-                                 "`min_tokens` is %lld, but only %lld tokens fit after the prompt",
-                                 (long long)g->params.min_tokens, (long long)(max - n));
+                                 "`min_tokens` is %lld, but only %lld tokens fit after %s",
+                                 (long long)g->params.min_tokens, (long long)(max - n), which);
     }
     return 0;
 }

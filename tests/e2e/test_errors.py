@@ -192,6 +192,16 @@ def test_over_long_prompt_names_both_lengths(server):
     assert more.json()["error"]["message"].startswith("This model's maximum context length is 8192 tokens, but ")
 
 
+def test_the_wrong_one_of_many_prompts_is_named(server):
+    for wrong, param, words in (([5] * 9000, "prompt", "but `prompt[2]` has 9000 tokens"),
+                                ([5] * 8192, "prompt", "but `prompt[2]` has as many tokens"),
+                                ([], "prompt", "`prompt[2]` has no tokens"),
+                                ([5, -1], "prompt[2]", "`prompt[2]`: element 1 is not a token id")):
+        answer = server.post("/v1/completions", {"prompt": ["x", [5], wrong, "y"], "max_tokens": 1})
+        check(answer, 400, param)
+        assert words in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("body", [
     b"", b"{", b"[]", b"null", b"3", b'"x"', b'{"prompt": "x"} trailing', b'{"prompt": "x",}',
     b"{'prompt': 'x'}", b'{"prompt": NaN}', b'\xff\xfe{"prompt": "x"}', b'{"prompt": "\xc3"}',
