@@ -73,10 +73,11 @@ static enum submit_result check(const struct engine *e, const struct engine_requ
         return SUBMIT_BAD;
     int64_t longest = (int64_t)r->prompt_n + r->max_tokens;
     if (longest > e->info.max_context || !scheduler_fits(e->kv, longest)) {
-        err_set(err,
-                "the prompt has %d tokens and %d more were asked for, together %lld; the longest "
-                "context is %d tokens",
-                r->prompt_n, r->max_tokens, (long long)longest, e->info.max_context);
+        err_set(
+            err,
+            "This model's maximum context length is %d tokens, but the prompt has %d tokens and "
+            "%d more were asked for, together %lld",
+            e->info.max_context, r->prompt_n, r->max_tokens, (long long)longest);
         return SUBMIT_TOO_LONG;
     }
     return SUBMIT_OK;

@@ -32,54 +32,6 @@ static const char *name_field(char out[96], int message, const char *field)
 
 /* ---- one message --------------------------------------------------------------------------- */
 
-/* The text of typed parts, joined by newlines into *owned. */
-static int read_parts(const cJSON *parts, int i, char **owned, struct api_error *e)
-{
-    char where[96];
-    const cJSON *part;
-    struct buf text = {0};
-    name_field(where, i, "content");
-    cJSON_ArrayForEach(part, parts)
-    {
-        const cJSON *type = json_get(part, "type"), *string = json_get(part, "text");
-        if (cJSON_IsString(type) && strcmp(type->valuestring, "text") != 0) {
-            buf_free(&text);
-            return api_error_code(e, 400, "unsupported", where,
-                                  "`%s` has a part of type \"%.40s\"; only \"text\" is possible",
-                                  where, type->valuestring);
-        }
-        if (!cJSON_IsString(type) || !cJSON_IsString(string)) {
-            buf_free(&text);
-            return api_error_set(e, 400, where, "`%s`: a part needs a `type` and a `text`", where);
-        }
-        if (part != parts->child)
-            buf_char(&text, '\n');
-        buf_str(&text, string->valuestring);
-    }
-    *owned = buf_take(&text, NULL);
-    return 0;
-}
-
-static int read_content(const cJSON *item, int i, struct chat_message *m, char **owned,
-                        struct api_error *e)
-{
-    char where[96];
-    const cJSON *content = json_get(item, "content");
-    name_field(where, i, "content");
-    if (cJSON_IsString(content)) {
-        m->content = content->valuestring;
-    } else if (cJSON_IsArray(content)) {
-        if (read_parts(content, i, owned, e))
-            return -1;
-        m->content = *owned;
-    } else if (content) {
-        return api_error_set(e, 400, where, "`%s` must be a string or a list of parts", where);
-    } else if (strcmp(m->role, "assistant") != 0) {
-        return api_error_set(e, 400, where, "`%s` is missing", where);
-    }
-    return 0;
-}
-
 /* A member that must be a string if it is there. */
 static int read_string(const cJSON *item, int i, const char *field, const char **out,
                        struct api_error *e)
@@ -92,16 +44,86 @@ static int read_string(const cJSON *item, int i, const char *field, const char *
     return 0;
 }
 
-/* Calls of tools, as they are now and as they were before 2024. */
+/* The text of typed parts, joined by newlines into *owned. An assistant's may be a refusal. */
+static int read_parts(const cJSON *parts, int i, bool assistant, char **owned, struct api_error *e)
+{
+    char where[96];
+    const cJSON *part;
+    struct buf text = {0};
+    name_field(where, i, "content");
+    cJSON_ArrayForEach(part, parts)
+    {
+        const cJSON *type = json_get(part, "type");
+        bool refusal = assistant && cJSON_IsString(type) && !strcmp(type->valuestring, "refusal");
+        const char *kind = refusal ? "refusal" : "text";
+        const cJSON *string = json_get(part, kind);
+        if (cJSON_IsString(type) && strcmp(type->valuestring, kind) != 0) {
+            buf_free(&text);
+            return api_error_code(e, 400, "unsupported", where,
+                                  "`%s` has a part of type \"%.40s\"; only \"text\" is possible",
+                                  where, type->valuestring);
+        }
+        if (!cJSON_IsString(type) || !cJSON_IsString(string)) {
+            buf_free(&text);
+            return api_error_set(e, 400, where, "`%s`: a part needs a `type` and a `%s`", where,
+                                 kind);
+        }
+        if (part != parts->child)
+            buf_char(&text, '\n');
+        buf_str(&text, string->valuestring);
+    }
+    *owned = buf_take(&text, NULL);
+    return 0;
+}
+
+/* What an assistant says in the place of content when it refuses: its answer, for the template. */
+static int read_refusal(const cJSON *item, int i, struct chat_message *m, struct api_error *e)
+{
+    char where[96];
+    const char *refusal = NULL;
+    if (read_string(item, i, "refusal", &refusal, e))
+        return -1;
+    if (!refusal || !*refusal)
+        return 0;
+    if (m->content && *m->content)
+        return api_error_set(e, 400, name_field(where, i, "refusal"),
+                             "`%s`: a message has either `content` or a refusal", where);
+    m->content = refusal;
+    return 0;
+}
+
+static int read_content(const cJSON *item, int i, struct chat_message *m, char **owned,
+                        struct api_error *e)
+{
+    char where[96];
+    const cJSON *content = json_get(item, "content");
+    bool assistant = strcmp(m->role, "assistant") == 0;
+    name_field(where, i, "content");
+    if (cJSON_IsString(content)) {
+        m->content = content->valuestring;
+    } else if (cJSON_IsArray(content)) {
+        if (read_parts(content, i, assistant, owned, e))
+            return -1;
+        m->content = *owned;
+    } else if (content) {
+        return api_error_set(e, 400, where, "`%s` must be a string or a list of parts", where);
+    } else if (!assistant) {
+        return api_error_set(e, 400, where, "`%s` is missing", where);
+    }
+    return assistant ? read_refusal(item, i, m, e) : 0;
+}
+
+/* Calls of tools, as they are now and as they were before 2024, and answers that were spoken. */
 static int refuse_calls(const cJSON *item, int i, struct api_error *e)
 {
     static const struct {
         const char *name, *type;
         cJSON_bool (*is)(const cJSON *item);
     } members[] = {{"tool_calls", "a list", cJSON_IsArray},
-                   {"function_call", "an object", cJSON_IsObject}};
+                   {"function_call", "an object", cJSON_IsObject},
+                   {"audio", "an object", cJSON_IsObject}};
     char where[96];
-    for (int k = 0; k < 2; k++) {
+    for (size_t k = 0; k < sizeof(members) / sizeof(*members); k++) {
         if (!json_says_something(item, members[k].name))
             continue;
         name_field(where, i, members[k].name);

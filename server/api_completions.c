@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api_completions.c - /v1/completions: a prompt is text, token ids, or a list of either. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,12 +30,13 @@ static void spell(struct prompt *p, const struct tokenizer *t)
     p->text = buf_take(&text, &p->text_n);
 }
 
-/* A prompt given as ids. */
-static int ids_prompt(struct generation *g, const cJSON *list, struct api_error *e)
+/* A prompt given as ids; `where` names it in errors. */
+static int ids_prompt(struct generation *g, const cJSON *list, const char *where,
+                      struct api_error *e)
 {
     struct prompt *p = &g->prompt[g->prompts];
     const struct tokenizer *t = g->info->tokenizer;
-    p->n = params_ids(list, tokenizer_vocab(t), "prompt", &p->ids, e);
+    p->n = params_ids(list, tokenizer_vocab(t), where, &p->ids, e);
     if (p->n < 0)
         return -1;
     if (g->params.echo)
@@ -70,7 +72,7 @@ int completions_prompts(struct generation *g, const cJSON *body, struct api_erro
                              count, CHOICES_MAX);
     g->prompt = xcalloc((size_t)count, sizeof(*g->prompt));
     if (ids)
-        return ids_prompt(g, prompt, e);
+        return ids_prompt(g, prompt, "prompt", e);
     if (cJSON_IsString(prompt))
         return text_prompt(g, prompt, special, e);
     if (!list)
@@ -79,8 +81,10 @@ int completions_prompts(struct generation *g, const cJSON *body, struct api_erro
                              "a list of either");
     cJSON_ArrayForEach(item, prompt)
     {
+        char where[32];
+        snprintf(where, sizeof(where), "prompt[%d]", g->prompts);
         int rc = cJSON_IsString(item)  ? text_prompt(g, item, special, e)
-                 : cJSON_IsArray(item) ? ids_prompt(g, item, e)
+                 : cJSON_IsArray(item) ? ids_prompt(g, item, where, e)
                                        : api_error_set(e, 400, "prompt",
                                                        "`prompt` lists something that is neither "
                                                        "a string nor a list of token ids");

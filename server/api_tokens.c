@@ -61,10 +61,15 @@ static void detokenize(struct job *j, const cJSON *body)
     free(ids);
 }
 
+static const char *served(const struct job *j)
+{
+    return engine_info(j->srv->engine)->model_name;
+}
+
 static void run_tokenize(struct job *j)
 {
     cJSON *body = json_parse(j->body.p, j->body.n, &j->error);
-    if (body && !job_cancelled(j))
+    if (body && !job_cancelled(j) && !params_served(body, served(j), &j->error))
         tokenize(j, body);
     cJSON_Delete(body);
 }
@@ -72,7 +77,7 @@ static void run_tokenize(struct job *j)
 static void run_detokenize(struct job *j)
 {
     cJSON *body = json_parse(j->body.p, j->body.n, &j->error);
-    if (body && !job_cancelled(j))
+    if (body && !job_cancelled(j) && !params_served(body, served(j), &j->error))
         detokenize(j, body);
     cJSON_Delete(body);
 }

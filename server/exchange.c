@@ -88,7 +88,10 @@ static void put_head(struct exchange *x, int status, const char *type, struct bu
     x->status = status;
     if (x->srv->leaving || x->srv->draining || !x->req.keep_alive)
         x->close = true;
-    buf_printf(out, "HTTP/1.1 %d %s\r\nx-request-id: %s\r\n", status, http_reason(status), x->id);
+    char date[HTTP_DATE_SIZE];
+    http_date(date, clock_wall_s());
+    buf_printf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\nx-request-id: %s\r\n", status,
+               http_reason(status), date, x->id);
     if (type)
         buf_printf(out, "Content-Type: %s\r\n", type);
     if (status == 429 || status == 503)

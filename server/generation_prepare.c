@@ -4,6 +4,8 @@
  * On a lane's thread, or for small bodies on the loop: touches only the generation and what never
  * changes. Between prompts, and within long ones, it looks whether the client has left.
  */
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +37,21 @@ int generation_prompt(struct generation *g, const char *text, size_t n, bool spe
     return 0;
 }
 
+/* Begins as OpenAI's message does: by these words, and not by `code`, litellm and others know what
+ * a shorter prompt or another model may mend. */
+__attribute__((format(printf, 4, 5))) static int too_long(struct api_error *e, int64_t max,
+                                                          const char *param, const char *fmt, ...)
+{
+    char why[160];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(why, sizeof(why), fmt, args);
+    va_end(args);
+    return api_error_code(e, 400, "context_length_exceeded", param,
+                          "This model's maximum context length is %lld tokens, but %s",
+                          (long long)max, why);
+}
+
 /* Every prompt must fit together with what is to be generated. */
 static int check_lengths(struct generation *g, struct api_error *e)
 {
@@ -42,28 +59,27 @@ static int check_lengths(struct generation *g, struct api_error *e)
     int64_t max = g->info->max_context;
     for (int32_t i = 0; i < g->prompts; i++) {
         int64_t n = g->prompt[i].n;
+        char which[32] = "the prompt"; /* of a list: which of them */
+        if (g->prompts > 1)
+            snprintf(which, sizeof(which), "`prompt[%d]`", i);
+        if (n == 0 && g->prompts > 1)
+            return api_error_set(e, 400, param, "%s has no tokens", which);
         if (n == 0)
             return api_error_set(e, 400, param, "`%s` has no tokens", param);
         if (n == max && g->params.max_tokens != 0)
-            return api_error_code(e, 400, "context_length_exceeded", param,
-                                  "the prompt has %lld tokens, as many as the longest context of "
-                                  "this model: no room is left for output",
-                                  (long long)n);
+            return too_long(e, max, param,
+                            "%s has as many tokens, so that no room is left for output", which);
         if (n > max)
-            return api_error_code(e, 400, "context_length_exceeded", param,
-                                  "the prompt has %lld tokens, but the longest context of this "
-                                  "model is %lld tokens",
-                                  (long long)n, (long long)max);
+            return too_long(e, max, param, "%s has %lld tokens", which, (long long)n);
         if (g->params.max_tokens > max - n)
-            return api_error_code(e, 400, "context_length_exceeded", g->params.max_tokens_name,
-                                  "the prompt has %lld tokens and %lld more were asked for "
-                                  "(`%s`), but the longest context of this model is %lld tokens",
-                                  (long long)n, (long long)g->params.max_tokens,
-                                  g->params.max_tokens_name, (long long)max);
+            return too_long(e, max, g->params.max_tokens_name,
+                            "%s has %lld tokens and %lld more were asked for (`%s`)", which,
+                            (long long)n, (long long)g->params.max_tokens,
+                            g->params.max_tokens_name);
         if (g->params.min_tokens > max - n)
             return api_error_set(e, 400, "min_tokens",
-                                 "`min_tokens` is %lld, but only %lld tokens fit after the prompt",
-                                 (long long)g->params.min_tokens, (long long)(max - n));
+                                 "`min_tokens` is %lld, but only %lld tokens fit after %s",
+                                 (long long)g->params.min_tokens, (long long)(max - n), which);
     }
     return 0;
 }

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 
 #include "config/err.h"
 
@@ -344,9 +345,10 @@ static enum parse_result parse_head(struct http_parser *h, const char *data, siz
     enum llhttp_errno e = llhttp_execute(&h->llhttp, r->head.p, n);
     if (h->status)
         return PARSE_REFUSED;
-    if (e != HPE_PAUSED)
+    bool http2 = e == HPE_OK; /* no end yet: only HTTP/2's preface (PRI) goes on behind a head */
+    if (e != HPE_PAUSED && !http2)
         return http_refuse(h, 400, "malformed request: %s", llhttp_get_error_reason(&h->llhttp));
-    if (h->llhttp.http_major != 1 || h->llhttp.http_minor > 1)
+    if (http2 || h->llhttp.http_major != 1 || h->llhttp.http_minor > 1)
         return http_refuse(h, 400, "only HTTP/1.0 and HTTP/1.1 are spoken here");
     r->minor = h->llhttp.http_minor;
     r->method = llhttp_method_name((llhttp_method_t)h->llhttp.method);
@@ -423,6 +425,14 @@ char *http_query(const struct http_request *req, const char *name)
         rest.n -= n;
     }
     return NULL;
+}
+
+void http_date(char out[HTTP_DATE_SIZE], int64_t seconds)
+{
+    time_t t = (time_t)seconds;
+    struct tm tm;
+    gmtime_r(&t, &tm);
+    strftime(out, HTTP_DATE_SIZE, "%a, %d %b %Y %H:%M:%S GMT", &tm); /* whet has no locale but C */
 }
 
 const char *http_reason(int status)

@@ -115,4 +115,8 @@ char *http_query(const struct http_request *req, const char *name);
 /* "Unknown" of a status that is not there. */
 const char *http_reason(int status);
 
+enum { HTTP_DATE_SIZE = 64 };
+/* Seconds since 1970 as a Date header has them: `Sun, 06 Nov 1994 08:49:37 GMT`. */
+void http_date(char out[HTTP_DATE_SIZE], int64_t seconds);
+
 #endif

@@ -197,8 +197,13 @@ cJSON *json_parse(const char *text, size_t n, struct api_error *e)
 
 const cJSON *json_get(const cJSON *object, const char *name)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    return item && !cJSON_IsNull(item) ? item : NULL;
+    const cJSON *item, *found = NULL;
+    cJSON_ArrayForEach(item, object)
+    {
+        if (item->string && strcmp(item->string, name) == 0)
+            found = item;
+    }
+    return found && !cJSON_IsNull(found) ? found : NULL;
 }
 
 bool json_says_something(const cJSON *object, const char *name)

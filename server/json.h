@@ -25,7 +25,8 @@
 /* The body as an object; NULL with a 400 in `e`. Free with cJSON_Delete. */
 cJSON *json_parse(const char *text, size_t n, struct api_error *e);
 
-/* Member `name` unless it is absent or null. */
+/* Member `name` unless it is absent or null. Of several members of that name the last one counts,
+ * as in Python, JavaScript and Go: who looked at the body before us has seen that one. */
 const cJSON *json_get(const cJSON *object, const char *name);
 
 /* True if the member is there and says something: is not null, false, "", [] or {}. */

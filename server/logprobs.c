@@ -194,7 +194,7 @@ void logprobs_put(const struct choice *c, struct buf *out)
     } else if (c->g->params.chat) {
         buf_char(out, '{');
         put_list(out, "content", &l->content);
-        buf_char(out, '}');
+        buf_str(out, ",\"refusal\":null}"); /* as OpenAI's schema demands */
     } else {
         buf_char(out, '{');
         put_list(out, "tokens", &l->tokens);

@@ -24,7 +24,8 @@ static int unsupported(struct api_error *e, const char *name, const char *why)
 static int refuse_unsupported(const cJSON *body, bool chat, struct api_error *e)
 {
     static const char constrains[] = "would constrain the output, which this server cannot do yet",
-                      tools[] = "is not supported: this server gives a model no tools to call";
+                      tools[] = "is not supported: this server gives a model no tools to call",
+                      code[] = "is not supported: requests cannot bring code";
     static const struct {
         const char *name, *why;
         bool chat_only;
@@ -44,11 +45,24 @@ static int refuse_unsupported(const cJSON *body, bool chat, struct api_error *e)
         {"truncate_prompt_tokens", "would cut the prompt, which this server never does", false},
         {"use_beam_search", "is not supported: tokens are drawn one after the other", false},
         {"prompt_logprobs", "is not supported; /v1/completions has `echo` with `logprobs`", false},
+        {"prompt_embeds", "is not supported: a prompt is text or token ids", false},
+        {"return_tokens_as_token_ids", "is not supported; `return_token_ids` gives the ids", false},
+        {"logits_processors", code, false},
+        {"custom_logit_processor", code, false},
+        {"lora_path", "is not supported: this server has no adapters", false},
+        {"ebnf", constrains, false},
+        {"stop_regex", "is not supported; `stop` takes strings", false},
+        {"moderation", "is not supported: this server has no model that judges texts", false},
+        {"documents", "is not supported: put their text into the messages", true},
         {"echo", "is not supported in chat, only in /v1/completions", true},
     };
     for (size_t i = 0; i < sizeof(members) / sizeof(*members); i++)
         if ((chat || !members[i].chat_only) && json_says_something(body, members[i].name))
             return unsupported(e, members[i].name, members[i].why);
+    /* Of this one an empty object says something: search as usual. */
+    static const char search[] = "web_search_options";
+    if (json_says_something(body, search) || cJSON_IsObject(json_get(body, search)))
+        return unsupported(e, search, "is not supported: this server searches nothing");
     return 0;
 }
 
@@ -91,15 +105,15 @@ static int refuse_format(const cJSON *body, struct api_error *e)
     return 0;
 }
 
-static int read_model(const cJSON *body, const struct params_model *m, struct api_error *e)
+int params_served(const cJSON *body, const char *served, struct api_error *e)
 {
-    const char *name = NULL, *user = NULL;
-    if (json_string(body, "model", &name, e) < 0 || json_string(body, "user", &user, e) < 0)
+    const char *name = NULL;
+    if (json_string(body, "model", &name, e) < 0)
         return -1;
-    if (name && strcmp(name, m->name) != 0)
+    if (name && strcmp(name, served) != 0)
         return api_error_code(e, 404, "model_not_found", "model",
                               "the model `%.200s` does not exist; this server has `%s`", name,
-                              m->name);
+                              served);
     return 0;
 }
 
@@ -145,6 +159,15 @@ static int read_counts(struct params *p, const cJSON *body, struct api_error *e)
 
 /* ---- sampling ------------------------------------------------------------------------------ */
 
+/* The entry of a token that was named before ("7" and "07"), else a new one. */
+static struct logit_bias *bias_of(struct params *p, int32_t id)
+{
+    for (int32_t i = 0; i < p->sampling.biases; i++)
+        if (p->bias[i].id == id)
+            return &p->bias[i];
+    return &p->bias[p->sampling.biases++];
+}
+
 static int read_bias(struct params *p, const cJSON *body, int32_t vocab, struct api_error *e)
 {
     const cJSON *bias = json_get(body, "logit_bias"), *item;
@@ -170,7 +193,7 @@ static int read_bias(struct params *p, const cJSON *body, int32_t vocab, struct 
         if (!cJSON_IsNumber(item) || !(item->valuedouble >= -100 && item->valuedouble <= 100))
             return api_error_set(e, 400, "logit_bias",
                                  "`logit_bias` of token %ld must be a number from -100 to 100", id);
-        p->bias[p->sampling.biases++] = (struct logit_bias){(int32_t)id, (float)item->valuedouble};
+        *bias_of(p, (int32_t)id) = (struct logit_bias){(int32_t)id, (float)item->valuedouble};
     }
     p->sampling.bias = p->bias;
     return 0;
@@ -384,7 +407,9 @@ int params_read(struct params *p, const cJSON *body, bool chat, const struct par
                 struct api_error *e)
 {
     *p = (struct params){.chat = chat, .speculates = m->speculates};
-    if (read_model(body, m, e) || refuse_unsupported(body, chat, e) || refuse_format(body, e))
+    const char *user = NULL; /* which nothing here asks for */
+    if (params_served(body, m->name, e) || json_string(body, "user", &user, e) < 0 ||
+        refuse_unsupported(body, chat, e) || refuse_format(body, e))
         return -1;
     if (chat && (refuse_choice(body, "tool_choice", e) || refuse_choice(body, "function_call", e) ||
                  refuse_modalities(body, e)))

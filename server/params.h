@@ -48,6 +48,9 @@ int params_read(struct params *p, const cJSON *body, bool chat, const struct par
                 struct api_error *e);
 void params_free(struct params *p);
 
+/* 0 if the request is for the model `served` or names none, else -1 with a 400 or 404 in `e`. */
+int params_served(const cJSON *body, const char *served, struct api_error *e);
+
 /* `item` as a list of token ids below `vocab`; count or -1. `where` names it in errors. */
 int64_t params_ids(const cJSON *item, int32_t vocab, const char *param, int32_t **ids,
                    struct api_error *e);

@@ -123,7 +123,7 @@ void reply_whole(const struct generation *g, struct buf *out)
                 g->params.chat ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":");
         json_put_string(out, c->text.p, c->text.n);
         if (g->params.chat)
-            buf_char(out, '}');
+            buf_str(out, ",\"refusal\":null}"); /* OpenAI's schema demands it, null or not */
         put_tail(c, out);
     }
     buf_str(out, "],");

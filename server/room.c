@@ -15,6 +15,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "config/clock.h"
 #include "config/err.h"
 #include "config/log.h"
 #include "server/conn.h"
@@ -225,12 +226,15 @@ void room_turn_away(struct conn *c)
 {
     struct api_error e;
     struct buf body = {0}, out = {0};
+    char date[HTTP_DATE_SIZE];
     api_error_set(&e, 503, NULL, "too many connections are open (server.max_connections)");
     api_error_json(&body, &e);
+    http_date(date, clock_wall_s());
     buf_printf(&out,
-               "HTTP/1.1 503 %s\r\nx-request-id: req-%016llx\r\nRetry-After: %d\r\n"
+               "HTTP/1.1 503 %s\r\nDate: %s\r\nx-request-id: req-%016llx\r\nRetry-After: %d\r\n"
                "Content-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
-               http_reason(503), (unsigned long long)exchange_random(), RETRY_AFTER_S, body.n);
+               http_reason(503), date, (unsigned long long)exchange_random(), RETRY_AFTER_S,
+               body.n);
     buf_add(&out, body.p, body.n);
     uv_buf_t b = uv_buf_init(out.p, (unsigned)out.n);
     uv_try_write((uv_stream_t *)&c->tcp, &b, 1);

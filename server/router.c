@@ -159,6 +159,11 @@ static int admit_body(struct exchange *x, bool needed, struct api_error *e)
     if (!json)
         return api_error_set(e, 415, NULL, "Content-Type must be application/json, not %.*s",
                              (int)(media.n < 80 ? media.n : 80), media.p);
+    const struct slice *coding = http_header(&x->req, "content-encoding");
+    if (coding && coding->n && !slice_is(*coding, "identity"))
+        return api_error_set(e, 415, NULL,
+                             "a body in the Content-Encoding %.*s cannot be read: send it plain",
+                             (int)(coding->n < 80 ? coding->n : 80), coding->p);
     return 0;
 }
 

@@ -49,6 +49,29 @@ def test_typed_parts_are_text(server):
     assert parts["usage"] ["prompt_tokens"] == whole["usage"]["prompt_tokens"]
 
 
+def test_what_an_assistant_refused_to_say_is_in_the_prompt(server):
+    def prompt(**answer):
+        messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", **answer}, {"role": "user", "content": "Why?"}]
+        return server.chat(messages, max_tokens=12)
+
+    said = prompt(content="I cannot help with that.")
+    for answer in ({"content": None, "refusal": "I cannot help with that."},
+                   {"content": "", "refusal": "I cannot help with that."},
+                   {"content": [{"type": "refusal", "refusal": "I cannot help with that."}]},
+                   {"content": "I cannot help with that.", "refusal": None}):
+        refused = prompt(**answer)
+        assert refused["usage"]["prompt_tokens"] == said["usage"]["prompt_tokens"], answer
+        assert refused["choices"][0]["message"] == said["choices"][0]["message"]
+    assert prompt(content=None)["usage"]["prompt_tokens"] < said["usage"]["prompt_tokens"]
+
+
+def test_what_openais_schema_demands_is_there(server):
+    choice = server.chat("Say hi.", logprobs=True, max_tokens=2)["choices"][0]
+    assert set(choice) >= {"finish_reason", "index", "message", "logprobs"}
+    assert set(choice["message"]) == {"role", "content", "refusal"} and choice["message"]["refusal"] is None
+    assert set(choice["logprobs"]) == {"content", "refusal"} and choice["logprobs"]["refusal"] is None
+
+
 def test_continue_final_message(server):
     messages = [{"role": "user", "content": QUESTION},
                 {"role": "assistant", "content": "The capital of France is"}]

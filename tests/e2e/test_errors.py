@@ -7,7 +7,7 @@ import time
 import pytest
 import requests
 
-from conftest import PATIENCE, ROOT
+from conftest import NAME, PATIENCE, ROOT
 
 USER = [{"role": "user", "content": "x"}]
 
@@ -96,6 +96,14 @@ CHAT = [
      400, "messages[1].function_call"),
     ({"messages": USER + [{"role": "assistant", "content": "x", "function_call": [1]}]},
      400, "messages[1].function_call"),
+    ({"messages": [{"role": "assistant", "content": None, "audio": {"id": "a"}}] + USER}, 400, "messages[0].audio"),
+    ({"messages": [{"role": "assistant", "content": None, "refusal": 5}] + USER}, 400, "messages[0].refusal"),
+    ({"messages": [{"role": "assistant", "content": "Yes.", "refusal": "No."}] + USER}, 400, "messages[0].refusal"),
+    ({"messages": [{"role": "assistant", "content": [{"type": "refusal", "text": "No."}]}] + USER}, 400,
+     "messages[0].content"),
+    ({"messages": [{"role": "user", "content": [{"type": "refusal", "refusal": "No."}]}]}, 400, "messages[0].content"),
+    ({"messages": USER, "documents": [{"text": "x"}]}, 400, "documents"),
+    ({"messages": USER, "web_search_options": {}}, 400, "web_search_options"),
     ({"messages": USER, "model": "gpt-4o"}, 404, "model"),
     ({"messages": USER, "max_tokens": 0}, 400, "max_tokens"),
     ({"messages": USER, "max_completion_tokens": 0}, 400, "max_completion_tokens"),
@@ -171,12 +179,27 @@ def test_over_long_prompt_names_both_lengths(server):
     answer = server.post("/v1/completions", {"prompt": [5] * 9000})
     check(answer, 400, "prompt")
     error = answer.json()["error"]
-    assert "9000" in error["message"] and "8192" in error["message"]
+    # By these words, OpenAI's, client libraries know it.
+    assert error["message"].startswith("This model's maximum context length is 8192 tokens, but ")
+    assert "9000" in error["message"]
     assert error["code"] == "context_length_exceeded"
     # Exactly full: no room for one token.
     full = server.post("/v1/completions", {"prompt": [5] * 8192, "max_tokens": 1})
     check(full, 400, "prompt")
-    assert "8192" in full.json()["error"]["message"] and "no room" in full.json()["error"]["message"]
+    assert "context length is 8192" in full.json()["error"]["message"] and "no room" in full.json()["error"]["message"]
+    more = server.post("/v1/chat/completions", {"messages": USER, "max_completion_tokens": 8192})
+    check(more, 400, "max_completion_tokens")
+    assert more.json()["error"]["message"].startswith("This model's maximum context length is 8192 tokens, but ")
+
+
+def test_the_wrong_one_of_many_prompts_is_named(server):
+    for wrong, param, words in (([5] * 9000, "prompt", "but `prompt[2]` has 9000 tokens"),
+                                ([5] * 8192, "prompt", "but `prompt[2]` has as many tokens"),
+                                ([], "prompt", "`prompt[2]` has no tokens"),
+                                ([5, -1], "prompt[2]", "`prompt[2]`: element 1 is not a token id")):
+        answer = server.post("/v1/completions", {"prompt": ["x", [5], wrong, "y"], "max_tokens": 1})
+        check(answer, 400, param)
+        assert words in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("body", [
@@ -200,6 +223,21 @@ def test_content_types(server, kind, status):
     answer = requests.post(server.url + "/v1/completions", headers=headers, timeout=PATIENCE,
                            data=b'{"prompt": "x", "max_tokens": 1}')
     assert answer.status_code == status, answer.text
+
+
+@pytest.mark.parametrize("coding,status", [("identity", 200), ("gzip", 415), ("br, gzip", 415)])
+def test_content_encodings(server, coding, status):
+    """A body that is JSON all the same is none of its coding: others before us may have unpacked something else."""
+    answer = requests.post(server.url + "/v1/completions", data=b'{"prompt": "x", "max_tokens": 1}', timeout=PATIENCE,
+                           headers={"content-type": "application/json", "content-encoding": coding})
+    assert answer.status_code == status, answer.text
+    assert status == 200 or coding in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path,body", [("/tokenize", {"prompt": "x"}), ("/detokenize", {"tokens": [5]})])
+def test_tokens_are_those_of_the_model_that_was_asked_for(server, path, body):
+    check(server.post(path, {**body, "model": "gpt-4"}), 404, "model")
+    assert server.post(path, {**body, "model": NAME}).status_code == 200
 
 
 def test_unknown_routes_and_methods(server):

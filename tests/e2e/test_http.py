@@ -4,6 +4,7 @@
 import re
 import socket
 import time
+from email.utils import parsedate_to_datetime
 
 import pytest
 
@@ -83,6 +84,16 @@ def test_requests_in_one_packet_are_answered_in_order(server):
     kinds = re.findall(rb'"(version|text_completion)"', got)
     assert kinds == [b"text_completion", b"version", b"text_completion", b"version",
                      b"text_completion", b"version"]
+
+
+def test_every_answer_has_its_date(server):
+    stream = HEAD + b"Content-Length: %d\r\n\r\n" % (len(BODY) + 14) + BODY[:-1] + b',"stream":true}'
+    got = server.raw(GET + GOOD + stream + b"GET /nothing HTTP/1.1\r\nHost: t\r\n\r\n" + b"garbage\r\n\r\n")
+    assert statuses(got) == [200, 200, 200, 404, 400]
+    dates = re.findall(rb"\r\nDate: (.*)\r\n", got)
+    assert len(dates) == 5
+    for date in dates:
+        assert abs(parsedate_to_datetime(date.decode()).timestamp() - time.time()) < PATIENCE
 
 
 def test_the_line_of_a_long_path_has_its_status(server):

@@ -53,6 +53,7 @@ static void expect_refused(const char *text, int status)
             fail_msg("expected %d, got result %d status %d for: %s", status, r->last,
                      r->parser.status, text);
         assert_true(strlen(r->parser.message) > 5);
+        assert_null(strstr(r->parser.message, "(null)"));
         drop(r);
     }
 }
@@ -308,6 +309,29 @@ static void http_knows_when_connections_end(void **state)
     }
 }
 
+static void http_says_which_versions_it_speaks(void **state)
+{
+    (void)state;
+    static const char *const others[] = {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+                                         "GET / HTTP/2.0\r\nHost: h\r\n\r\n"};
+    for (int i = 0; i < 2; i++) {
+        struct result *r = parse_pieces(others[i], strlen(others[i]), 100);
+        assert_int_equal(r->last, PARSE_REFUSED);
+        assert_string_equal(r->parser.message, "only HTTP/1.0 and HTTP/1.1 are spoken here");
+        drop(r);
+    }
+}
+
+static void http_writes_dates(void **state)
+{
+    (void)state;
+    char date[HTTP_DATE_SIZE];
+    http_date(date, 784111777); /* the example of RFC 9110, section 5.6.7 */
+    assert_string_equal(date, "Sun, 06 Nov 1994 08:49:37 GMT");
+    http_date(date, 1709164799);
+    assert_string_equal(date, "Wed, 28 Feb 2024 23:59:59 GMT");
+}
+
 static void http_reads_absolute_targets(void **state)
 {
     (void)state;
@@ -341,6 +365,8 @@ int main(void)
         cmocka_unit_test(http_caps_chunk_framing),
         cmocka_unit_test(http_knows_when_connections_end),
         cmocka_unit_test(http_reads_absolute_targets),
+        cmocka_unit_test(http_says_which_versions_it_speaks),
+        cmocka_unit_test(http_writes_dates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -116,6 +116,9 @@ static void params_take_what_constrains_nothing(void **state)
     static const char *const said[] = {
         "{\"bad_words\":[],\"allowed_token_ids\":null,\"regex\":null,\"use_beam_search\":false}",
         "{\"truncate_prompt_tokens\":null,\"prompt_logprobs\":null,\"echo\":false}",
+        "{\"logits_processors\":[],\"moderation\":null,\"documents\":[]}",
+        "{\"web_search_options\":null}",
+        "{\"return_tokens_as_token_ids\":false,\"lora_path\":\"\",\"web_search_options\":false}",
         "{\"tools\":[],\"tool_choice\":\"none\",\"function_call\":\"none\"}",
         "{\"tools\":null,\"tool_choice\":\"auto\",\"function_call\":\"auto\"}",
         "{\"tool_choice\":null,\"function_call\":null,\"modalities\":null}",
@@ -253,6 +256,16 @@ static const struct refusal refused_by_both[] = {
     {"{\"truncate_prompt_tokens\":5}", "truncate_prompt_tokens"},
     {"{\"use_beam_search\":true}", "use_beam_search"},
     {"{\"prompt_logprobs\":0}", "prompt_logprobs"},
+    {"{\"prompt_embeds\":\"AAAA\"}", "prompt_embeds"},
+    {"{\"return_tokens_as_token_ids\":true}", "return_tokens_as_token_ids"},
+    {"{\"logits_processors\":[\"a.b\"]}", "logits_processors"},
+    {"{\"custom_logit_processor\":\"x\"}", "custom_logit_processor"},
+    {"{\"lora_path\":\"a\"}", "lora_path"},
+    {"{\"ebnf\":\"root ::= x\"}", "ebnf"},
+    {"{\"stop_regex\":\"a+\"}", "stop_regex"},
+    {"{\"moderation\":{\"model\":\"m\"}}", "moderation"},
+    {"{\"web_search_options\":{}}", "web_search_options"},
+    {"{\"web_search_options\":{\"search_context_size\":\"low\"}}", "web_search_options"},
     {"{\"response_format\":{\"type\":\"json_object\"}}", "response_format"},
     {"{\"response_format\":{\"type\":5}}", "response_format"},
     {"{\"response_format\":true}", "response_format"},
@@ -277,6 +290,7 @@ static const struct refusal refused_by_chat[] = {
     {"{\"modalities\":[\"text\",\"audio\"]}", "modalities"},
     {"{\"modalities\":\"audio\"}", "modalities"},
     {"{\"echo\":true}", "echo"},
+    {"{\"documents\":[{\"text\":\"a\"}]}", "documents"},
 };
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
@@ -310,6 +324,29 @@ static void params_say_which_member_gave_the_limit(void **state)
     }
     assert_int_equal(read(&p, "{\"max_completion_tokens\":3,\"min_tokens\":4}", true, &e), -1);
     assert_non_null(strstr(e.message, "`max_completion_tokens`"));
+    params_free(&p);
+}
+
+/* What looked at the body before, in another language, has seen the last one. */
+static void params_take_the_last_of_members_with_one_name(void **state)
+{
+    (void)state;
+    struct params p;
+    struct api_error e;
+    assert_int_equal(read(&p,
+                          "{\"max_tokens\":9,\"max_tokens\":3,\"n\":\"x\",\"n\":2,\"seed\":1,"
+                          "\"seed\":null,\"logit_bias\":{\"7\":-100,\"8\":1,\"07\":50,\"7\":2}}",
+                          false, &e),
+                     0);
+    assert_int_equal(p.max_tokens, 3);
+    assert_int_equal(p.n, 2);
+    assert_false(p.seeded);
+    assert_int_equal(p.sampling.biases, 2);
+    assert_int_equal(p.sampling.bias[0].id, 7);
+    assert_true(p.sampling.bias[0].bias == 2);
+    params_free(&p);
+    assert_int_equal(read(&p, "{\"model\":\"m\",\"model\":\"other\"}", true, &e), -1);
+    assert_int_equal(e.status, 404);
     params_free(&p);
 }
 
@@ -445,6 +482,7 @@ int main(void)
         cmocka_unit_test(params_name_a_default_as_such),
         cmocka_unit_test(params_refuse_by_name),
         cmocka_unit_test(params_say_which_member_gave_the_limit),
+        cmocka_unit_test(params_take_the_last_of_members_with_one_name),
         cmocka_unit_test(params_know_only_the_served_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
