@@ -191,8 +191,8 @@ def parse_events(content):
 
 # Files whose tests wait for searches: begun first, the longest of all before the others, or the processes that
 # share the files out would not end together.
-LONG = ("test_ranks.py", "test_fleet.py", "test_drills.py", "test_dashboard.py", "test_classes.py", "test_tune.py",
-        "test_drill.py")
+LONG = ("test_drill.py", "test_ranks.py", "test_fleet.py", "test_drills.py", "test_dashboard.py", "test_classes.py",
+        "test_tune.py")
 
 
 def pytest_collection_modifyitems(items):
