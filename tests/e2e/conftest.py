@@ -30,7 +30,7 @@ NAME = "smollm2"
 # fast eager is on the machine.
 WHATEVER_SPEED = "--specializer-min-gain=-0.9"
 # For one in which no kernel has to serve: none is eleven times as fast as eager, so a batch ends on the bench.
-# To tell whether a kernel makes whole steps faster takes up to a thousand of them, nine tenths of a search's time.
+# To tell whether a kernel makes whole steps faster takes up to a thousand of them, most of a search's time.
 NONE_SERVES = "--specializer-min-gain=10"
 # Sanitizers make everything slower; every wait here is a limit, not a measure.
 PATIENCE = 300
