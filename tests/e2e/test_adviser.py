@@ -18,11 +18,11 @@ import requests
 
 from agentic import PATIENCE as LONGER
 from agentic import ALONE, Streams
-from conftest import BINARY, PATIENCE, ROOT
+from conftest import BINARY, NONE_SERVES, PATIENCE, ROOT
 
 # LONGER is for what follows a first batch of candidates: nobody is asked before it is decided. With one
 # slot that is its own first batch, not the last of every slot's.
-ONE_SLOT = ["--specializer-slots", "mlp_in/m1", *ALONE]
+ONE_SLOT = ["--specializer-slots", "mlp_in/m1", NONE_SERVES, *ALONE]
 KEY = {"authorization": "Bearer boss"}
 
 

@@ -23,7 +23,7 @@ from browser import CHROMIUM, Browser
 from conftest import BINARY, MODEL, Server
 from load import Load
 
-pytestmark = [pytest.mark.timing,
+pytestmark = [pytest.mark.once,  # the search has to get somewhere: minutes under sanitizers
               pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")]
 
 HOSTILE = "<script>hacked = 1</script><img src=x onerror='hacked=1'>"

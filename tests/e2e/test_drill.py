@@ -9,7 +9,7 @@ import pytest
 
 import conftest
 
-pytestmark = pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+pytestmark = pytest.mark.once  # the search has to get somewhere: minutes under sanitizers
 
 # Those of one server together: what it had touched before is compared with once.
 PARTS = {

@@ -227,7 +227,7 @@ def test_a_drip_of_header_bytes_does_not_hold_a_connection(start):
             time.sleep(0.02)
 
 
-@pytest.mark.timing
+@pytest.mark.once  # a prompt of 1800 tokens, which sanitizers make slow
 def test_a_slow_reader_is_cut_and_others_are_served(start):
     s = start("--server-write-timeout", "0.5")
     # The log-probabilities of a long prompt: an answer of more than the socket buffers hold.

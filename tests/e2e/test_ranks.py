@@ -195,7 +195,7 @@ def count(s):
 
 # SmolLM2 has heads for three; for two there are made-up weights, which no other program has, in formats
 # that differ between layers: the slot is one format class's, and every rank packs the weights of its layers.
-@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+@pytest.mark.once  # the search has to get somewhere: minutes under sanitizers
 @pytest.mark.parametrize("world, model, slot", [
     (3, None, "mlp_in/m1"), (2, "random:qwen3-0.6b:q4_1+q8_0", "mlp_out/m1/q4_1")])
 def test_a_kernel_is_published_on_all_ranks_under_load_and_disabled_on_all(tmp_path, world, model, slot):
@@ -228,7 +228,7 @@ def test_a_kernel_is_published_on_all_ranks_under_load_and_disabled_on_all(tmp_p
     assert not shared_memory()
 
 
-@pytest.mark.timing  # as above
+@pytest.mark.once  # as above
 def test_the_sum_of_ranks_is_searched_by_all_of_them(tmp_path):
     """A candidate is proven by sealed ranks, loaded and timed on all, and whatever is served then writes
     eager's tokens. Whether one is faster is for the machine to say: where one is, it is on all ranks."""
@@ -258,7 +258,7 @@ def test_the_sum_of_ranks_is_searched_by_all_of_them(tmp_path):
     assert not shared_memory()
 
 
-@pytest.mark.timing  # the search has to get somewhere: minutes under sanitizers
+@pytest.mark.once  # the search has to get somewhere: minutes under sanitizers
 def test_a_kernel_that_faults_on_another_rank_ends_the_server_and_is_proven_again_after_it(tmp_path):
     """It serves on three ranks, and comes back on all of them after a restart. Then memory of rank 2 breaks:
     that rank dies of it, and rank 0 says which one and ends. Whoever starts the server again has the
@@ -300,7 +300,7 @@ def test_a_kernel_that_faults_on_another_rank_ends_the_server_and_is_proven_agai
         assert not shared_memory()
 
 
-@pytest.mark.timing  # as above
+@pytest.mark.once  # as above
 def test_what_a_search_of_one_ranks_part_found_is_the_ranks(tmp_path):
     """`random:tiny/2` is a rank's part of `random:tiny` as a model of its own. A winner of a search on it is
     restored on both ranks of a server that has its store, and is what a bench of both loads."""

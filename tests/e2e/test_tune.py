@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agentic import ALONE, FAST, HELD, SLOT, Model, text
-from conftest import BINARY, MODEL, ROOT, WHATEVER_SPEED
+from conftest import BINARY, MODEL, NONE_SERVES, ROOT, WHATEVER_SPEED
 
 PATIENCE = 900  # beyond the --seconds that searches get
 
@@ -57,10 +57,8 @@ def test_winners_are_served_from_the_start(start, tmp_path):
 
 
 def test_a_slot_on_eager_says_why(tmp_path):
-    # Nothing is eleven times as fast as eager, so the first batch of a slot ends on the bench.
     command = [BINARY, "tune", "--model", MODEL, "--store", str(tmp_path / "store.db"),
-               "--specializer-min-gain", "10", "--seconds", "600", "--slot", "mlp_out/m1",
-               "--slot", "head/m1", "--slot", "attn_in/m1"]
+               NONE_SERVES, "--seconds", "600", "--slot", "mlp_out/m1", "--slot", "head/m1", "--slot", "attn_in/m1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                           text=True) as process:
         first = process.stdout.readline()
@@ -109,7 +107,7 @@ def test_texts_of_a_language_model_are_tried_beside_points(tmp_path, strategy):
     command = [BINARY, "tune", "--model", MODEL, "--store", str(store), *ALONE,
                "--slot", SLOT, "--strategy", strategy, "--specializer-agentic", "on",
                "--agentic-attempts", "6", "--adviser-url", model.url, "--adviser-calls-per-hour", "1000",
-               "--seconds", "600"]
+               "--seconds", "600", NONE_SERVES]
     lines = []
     try:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -142,7 +140,7 @@ def test_advice_is_there_when_the_first_batch_of_a_slot_begins(tmp_path):
     (tmp_path / "said.jsonl").write_text(json.dumps({"region": "attn_out/m1", "reply": json.dumps(reply)}))
     store = tmp_path / "store.db"
     command = [BINARY, "tune", "--model", MODEL, "--store", str(store), "--specializer-starts=false",
-               "--slot", "mlp_in/m1", "--slot", "mlp_out/m1", "--slot", "attn_out/m1", "--seconds", "600",
+               NONE_SERVES, "--slot", "mlp_in/m1", "--slot", "mlp_out/m1", "--slot", "attn_out/m1", "--seconds", "600",
                "--adviser-url", f"replay:{tmp_path}/said.jsonl"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                           text=True) as process:
