@@ -206,9 +206,8 @@ __device__ __forceinline__ void finish_gated(const struct region_args &a, int ro
         *(unsigned *)((bf16 *)a.wide.out16 + i) = pair;
 }
 
-__device__ __forceinline__ void finish_rows(const struct region_args &a, struct memory &,
-                                            const struct place &at, int row, int m, int,
-                                            const float *c)
+__device__ __forceinline__ void finish_rows(const struct region_args &a, const struct place &at,
+                                            int row, int m, const float *c)
 {
 #pragma unroll
     for (int i = 0; i < OWN; i++)
@@ -234,9 +233,8 @@ __device__ __forceinline__ void fetch_batch(const struct region_args &a, const s
     }
 }
 
-__device__ __forceinline__ void finish_rows(const struct region_args &a, struct memory &,
-                                            const struct place &at, int row, int m, int,
-                                            const float *c)
+__device__ __forceinline__ void finish_rows(const struct region_args &a, const struct place &at,
+                                            int row, int m, const float *c)
 {
     residuals x[2];
     row += own_row();
@@ -257,30 +255,52 @@ __device__ __forceinline__ void finish_rows(const struct region_args &a, struct 
 }
 #endif
 
-#if !AT_ATTN_IN
-/* Nothing depends on where tokens are. */
-__device__ __forceinline__ void take_tokens(const struct region_args &, struct memory &,
-                                            const struct place &, int, int)
-{
-}
-#endif
-
+#if AT_ATTN_IN
+/* What is looked up comes while heads are normed. */
 __device__ __forceinline__ void finish_tile(const struct region_args &a, struct memory &s,
                                             const struct place &at, int group, int m, int parity,
-                                            own_sums &c)
+                                            const struct taken &taken, own_sums &c)
 {
+    struct course n[TILES];
+    put_tokens(s, taken, parity);
+#pragma unroll
+    for (int r = 0; r < TILES; r++)
+        n[r] = course_of(a, taken, first_row(at, group, r) + own_row());
 #if BRICKS
     pair_rows(c);
 #endif
 #if QK
     norm_heads(a, s, at, group, c);
-#elif AT_ATTN_IN
-    named_sync(1, GROUPS * 128); /* take_tokens() */
+#else
+    named_sync(1, GROUPS * 128); /* put_tokens() */
 #endif
 #pragma unroll
     for (int r = 0; r < TILES; r++)
-        finish_rows(a, s, at, first_row(at, group, r), m, parity, c[r]);
+        finish_rows(a, s, at, first_row(at, group, r) + own_row(), m, parity, n[r], c[r]);
 }
+#else
+/* Nothing depends on where tokens are. */
+struct taken {
+};
+
+__device__ __forceinline__ struct taken take_tokens(const struct region_args &,
+                                                    const struct place &, int)
+{
+    return {};
+}
+
+__device__ __forceinline__ void finish_tile(const struct region_args &a, struct memory &,
+                                            const struct place &at, int group, int m, int,
+                                            const struct taken &, own_sums &c)
+{
+#if BRICKS
+    pair_rows(c);
+#endif
+#pragma unroll
+    for (int r = 0; r < TILES; r++)
+        finish_rows(a, at, first_row(at, group, r), m, c[r]);
+}
+#endif
 
 #endif
 #endif

@@ -20,15 +20,44 @@ enum {
     BATCHES = (OWN + TOGETHER - 1) / TOGETHER
 };
 
-/* Where the tokens of a tile are, before its products; `parity` alternates from tile to tile. The
- * row of a token in k_pages and v_pages is that of the first head; each other's is KV_PAGE on. */
-__device__ __forceinline__ void take_tokens(const struct region_args &a, struct memory &s,
-                                            const struct place &at, int m, int parity)
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+enum { TAKES = (TOKENS + GROUPS * 128 - 1) / (GROUPS * 128) };
+
+/* Where tokens of a tile are: those that this thread puts into shared memory; the first two of its
+ * own; the last live one. Loaded before the products, so that nothing waits for it. */
+struct taken {
+    int position[TAKES], kv_at[TAKES], own[2], last;
+};
+
+__device__ __forceinline__ struct taken take_tokens(const struct region_args &a,
+                                                    const struct place &at, int m)
 {
-    for (int i = threadIdx.x - 128; i < TOKENS; i += GROUPS * 128) {
-        int t = min(at.token + i, m - 1), kv_at = a.kv_at[t];
-        s.position[parity][i] = a.position[t];
-        s.kv_row[parity][i] = kv_at / KV_PAGE * (KV_HEADS * KV_PAGE) + kv_at % KV_PAGE;
+    struct taken n;
+#pragma unroll
+    for (int i = 0; i < TAKES; i++) {
+        int t = min(at.token + (int)threadIdx.x - 128 + i * GROUPS * 128, m - 1);
+        n.position[i] = a.position[t];
+        n.kv_at[i] = a.kv_at[t];
+    }
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+        n.own[j] = a.position[min(at.token + local_token(at, 0) + j, m - 1)];
+    n.last = a.position[min(at.token + TOKENS, m) - 1];
+    return n;
+}
+
+/* `parity` alternates from tile to tile. The row of a token in k_pages and v_pages is that of the
+ * first head; each other's is KV_PAGE on. */
+__device__ __forceinline__ void put_tokens(struct memory &s, const struct taken &n, int parity)
+{
+#pragma unroll
+    for (int k = 0; k < TAKES; k++) {
+        int i = threadIdx.x - 128 + k * GROUPS * 128;
+        if (TOKENS % (GROUPS * 128) && i >= TOKENS)
+            break;
+        s.position[parity][i] = n.position[k];
+        s.kv_row[parity][i] = n.kv_at[k] / KV_PAGE * (KV_HEADS * KV_PAGE) + n.kv_at[k] % KV_PAGE;
     }
 }
 
@@ -116,14 +145,22 @@ __device__ __forceinline__ void turn_on(struct turns &t, float2 step)
     }
 }
 
-/* What angles grow by from one group to the next, of tokens that follow each other. The table has
- * that row if any token of a next group is there; its entries may be longer than 1 all alike. */
-__device__ __forceinline__ float2 step_of(const struct region_args &a, const struct memory &s,
-                                          int row, int live, int parity)
+/* Where a thread's angles begin, and what they grow by from one group to the next where tokens
+ * follow each other. v's rows are turned by none. */
+struct course {
+    struct turns from;
+    float2 step;
+};
+
+/* The table has the step's row if any token of a next group is live; its entries may be longer than
+ * 1, all alike. */
+__device__ __forceinline__ struct course course_of(const struct region_args &a,
+                                                   const struct taken &taken, int row)
 {
-    float2 v = turn_at(a, row, min(8 * SPLIT, s.position[parity][live - 1]));
-    float by = rsqrtf(v.x * v.x + v.y * v.y);
-    return make_float2(v.x * by, v.y * by);
+    if (row >= TURNED_ROWS)
+        return {{{{1, 0}, {1, 0}}}, {1, 0}};
+    return {{{turn_at(a, row, taken.own[0]), turn_at(a, row, taken.own[1])}},
+            turn_at(a, row, min(8 * SPLIT, taken.last))};
 }
 
 /* Whether the `live` tokens of a tile follow each other. For whole warps. */
@@ -207,18 +244,13 @@ finish_group(const struct region_args &a, const struct memory &s, const struct p
 template <bool QUERIES>
 __device__ __forceinline__ void
 finish_following(const struct region_args &a, const struct memory &s, const struct place &at,
-                 const struct own_rows &f, int live, int parity, const float *c)
+                 const struct own_rows &f, int parity, struct course n, const float *c)
 {
-    struct turns n = {{{1, 0}, {1, 0}}};
-    float2 step = {1, 0};
-    if (QUERIES || f.row < TURNED_ROWS) {
-        n = look_up(a, s, at, f.row, parity, 0);
-        step = step_of(a, s, f.row, live, parity);
-    }
+    float by = rsqrtf(n.step.x * n.step.x + n.step.y * n.step.y);
 #pragma unroll
     for (int i = 0; i < OWN; i++) {
-        finish_group<QUERIES, false>(a, s, at, f, parity, i, n, c + i * 4);
-        turn_on(n, step);
+        finish_group<QUERIES, false>(a, s, at, f, parity, i, n.from, c + i * 4);
+        turn_on(n.from, make_float2(n.step.x * by, n.step.y * by));
     }
 }
 
@@ -244,17 +276,17 @@ __device__ __forceinline__ void finish_apart(const struct region_args &a, const 
     }
 }
 
-__device__ __forceinline__ void finish_rows(const struct region_args &a, struct memory &s,
+__device__ __forceinline__ void finish_rows(const struct region_args &a, const struct memory &s,
                                             const struct place &at, int row, int m, int parity,
-                                            const float *c)
+                                            const struct course &n, const float *c)
 {
     int live = min(TOKENS, m - at.token);
-    struct own_rows f = rows_of(a, at, row + own_row(), live);
+    struct own_rows f = rows_of(a, at, row, live);
     bool follow = f.row >= TURNED_ROWS || (!f.floats && in_a_row(s, live, parity));
     if (follow && f.row < Q_ROWS)
-        finish_following<true>(a, s, at, f, live, parity, c);
+        finish_following<true>(a, s, at, f, parity, n, c);
     else if (follow)
-        finish_following<false>(a, s, at, f, live, parity, c);
+        finish_following<false>(a, s, at, f, parity, n, c);
     else if (f.row < Q_ROWS)
         finish_apart<true>(a, s, at, f, parity, c);
     else
