@@ -10,7 +10,8 @@
  *
  * What whole steps say of a kernel they say of it beside the others, above all on a GPU, where a
  * kernel begins while the one before it drains: attn_out of Qwen3-4B at eight tokens lost 1 % of a
- * step beside eager's attention and gained 6 % after attention was published (docs/gpu-results.md).
+ * step beside eager's attention and gained 6 % after attention was published
+ * (docs/lab/2026-11-22-gpu-templates.md).
  * Attention gains most there, so it comes first; and the others' steps are replayed in a context
  * whose attention is searched.
  */

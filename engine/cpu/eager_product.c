@@ -7,8 +7,9 @@
  * in the first-level cache while all panels pass by. It is read where it lies: six rows are three
  * multiples of their distance from two addresses, which are few enough registers.
  *
- * On AVX-512 this leaves less of the peak than OpenBLAS does (docs/measurements.md). On AVX2 it
- * does so only where matrices are small, as those of attention are. Elsewhere it is not built.
+ * On AVX-512 this leaves less of the peak than OpenBLAS does (docs/lab/2026-11-25-cpu-zen4.md).
+ * On AVX2 it does so only where matrices are small, as those of attention are. Elsewhere it is not
+ * built.
  */
 #include "engine/cpu/eager_impl.h"
 #include "engine/cpu/vec.h"

@@ -194,7 +194,8 @@ static struct gemv_shape gemv_shape(const struct template *t, const struct point
  * easily doubled by what is around them: each block brings x from L2 into shared memory, in batches
  * of eight loads a thread, each tile ends with sums over warps and a barrier, and every step in a
  * row waits a little. The factors are those of an H200 (docs/ablation.md), chosen on two slots;
- * what a ring costs is that of whole steps (docs/gpu-results.md). */
+ * what a ring costs is that of whole steps
+ * (docs/lab/2026-11-22-gpu-templates.md). */
 static double gemv_s(const struct cost *c, const struct template *t, const struct point *p,
                      const struct facts *f, double rows, double cols)
 {

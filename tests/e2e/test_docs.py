@@ -180,11 +180,11 @@ def test_sampling_parameters_and_weight_formats_are_on_their_pages():
     http, running = ((DOCS / f"{page}.md").read_text() for page in ("http", "running"))
     for name in names_of("SAMPLING_NUMBERS", "kernels/sampling.h"):
         assert f"`{name}`" in http, name
-    said = re.search(r"GGUF formats:(.*?), computed\s+on as they are", running, re.S)[1]
+    said = re.search(r"GGUF formats:(.*?),\s+computed\s+on\s+as\s+they\s+are", running, re.S)[1]
     assert sorted(re.findall(r"\w+", said) + ["F8"]) == sorted(names_of("DTYPES", "kernels/args.h"))
-    gpu = (DOCS / "gpu.md").read_text()
-    kept = re.search(r"^Weights in (.*?) \(what FP8 checkpoints become\)", gpu, re.M)[1]
-    becomes = re.search(r"that matrix becomes bf16, and so does everything in (.*?)\.\n", gpu)[1]
+    gpu = " ".join((DOCS / "gpu.md").read_text().split())  # wherever its lines end
+    kept = re.search(r"Weights in ([^.]*?) \(what FP8 checkpoints become\)", gpu)[1]
+    becomes = re.search(r"that matrix becomes bf16, and so does everything in (.*?)\. ", gpu)[1]
     on_gpus = re.findall(r"\b[A-Z]\w+", f"{kept} {becomes}") + ["BF16"]
     assert sorted(on_gpus) == sorted(names_of("DTYPES", "kernels/args.h"))
     for method in re.findall(r'^        \{"([\w-]+)", read_', (ROOT / "engine/hf_quant.c").read_text(), re.M):

@@ -5,7 +5,7 @@
  *
  * WHOLE=1: probes check the whole model, too, as in an opening.
  *
- * Not a test: it prints the table in docs/specializer.md. For each slot it takes the points that a
+ * Not a test: it prints the table in docs/measurements.md. For each slot it takes the points that a
  * search would begin with, and puts each through the real build and the real probe, child processes
  * and all. Processor time is what counts here and not wall time: beside a busy server children get
  * what it leaves, so what they need is how fast it sharpens itself, and it is also what a shared

@@ -3,9 +3,9 @@
  *
  *   WHET_SOURCE_ROOT=$PWD build/tests/executor_cost MODEL.gguf
  *
- * Not a test: it prints the table in docs/measurements.md. One object that computes nothing is
- * loaded twice, as the program's own and as a language model's, and both run in turns on the same
- * inputs: what is left is the hand-over and the copies.
+ * Not a test: it prints the table in docs/lab/2026-11-26-cpu-costs-and-gains.md. One object that
+ * computes nothing is loaded twice, as the program's own and as a language model's, and both run in
+ * turns on the same inputs: what is left is the hand-over and the copies.
  */
 #include <stdio.h>
 #include <stdlib.h>

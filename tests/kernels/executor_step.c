@@ -3,9 +3,9 @@
  *
  *   build/tests/executor_step MODEL.gguf OBJECT.so [REGION [STEPS [THREADS]]]
  *
- * Not a test: it prints what docs/measurements.md says of steps. OBJECT is a compiled kernel of the
- * region (mlp_in), as a store keeps them beside it. Steps of one token alternate in blocks between
- * eager, the kernel in the server and the kernel in an executor.
+ * Not a test: it prints what docs/lab/2026-11-26-cpu-costs-and-gains.md says of steps. OBJECT is a
+ * compiled kernel of the region (mlp_in), as a store keeps them beside it. Steps of one token
+ * alternate in blocks between eager, the kernel in the server and the kernel in an executor.
  */
 #include <stdio.h>
 #include <stdlib.h>

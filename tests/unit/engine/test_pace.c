@@ -16,8 +16,9 @@ static const struct device GPU = {5e5, 0, 0, 43, true};
 static const struct device LINEAR = {2e6, 14e3, 20e3, 1.5, false};
 static const struct device CPU = {20e6, 900e3, 9e6, 40, false};
 
-/* Products of Qwen3-4B on an H200 in milliseconds (docs/gpu-results.md): a step of few tokens takes
- * as long as its weights are read, and each token of a large one as long as the other. */
+/* Products of Qwen3-4B on an H200 in milliseconds (docs/lab/2026-11-29-gpu-prompts.md): a step of
+ * few tokens takes as long as its weights are read, and each token of a large one as long as the
+ * other. */
 static double products_ns(double tokens)
 {
     static const double at[][2] = {{0, 1.7},   {64, 2.1},  {128, 2.9},   {256, 3.8},
