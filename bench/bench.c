@@ -36,9 +36,9 @@ const char bench_usage[] =
     "         [--shape llama-3.2-1b (short for --model random:llama-3.2-1b)]\n"
     "         [--batch 1,2,4,8] [--context 128,512] [--prompt 128,512,2048] [--pairs 7]\n"
     "         [--starts: kernels at the points that searches start from, not the store's]\n"
-    "         [--points FILE: with decode, whole steps with what each line names, \"SLOT TEMPLATE\n"
-    "          NAME=value ... [; SLOT ...]\", against the points that searches start from;\n"
-    "          TEMPLATE start: such a point but for what is named]\n"
+    "         [--points FILE: with decode or prefill, whole steps or prompts with what each line\n"
+    "          names, \"SLOT TEMPLATE NAME=value ... [; SLOT ...]\", against the points that\n"
+    "          searches start from; TEMPLATE start: such a point but for what is named]\n"
     "         [options of whet serve]\n";
 
 static int usage(const char *why)
@@ -73,7 +73,7 @@ static int check_mode(const struct bench *b, const char *flag, struct err *e)
     } some[] = {{"--batch", "decode, step, region"},
                 {"--context", "decode, step, region"},
                 {"--prompt", "prefill, region"},
-                {"--points", "decode"}};
+                {"--points", "decode, prefill"}};
     for (size_t i = 0; i < sizeof some / sizeof *some; i++)
         if (strcmp(flag, some[i].flag) == 0 && !strstr(some[i].modes, b->mode))
             return err_set(e, "%s does nothing in %s: it is for %s", flag, b->mode, some[i].modes);
@@ -83,7 +83,9 @@ static int check_mode(const struct bench *b, const char *flag, struct err *e)
 static int take_points(struct bench *b, struct err *e)
 {
     b->starts = true;
-    if (strcmp(b->mode, "decode") != 0 || b->batch.n != 1 || b->context.n != 1)
+    if (strcmp(b->mode, "prefill") == 0 && b->prompt.n != 1)
+        return err_set(e, "--points is for prefill with one --prompt");
+    if (strcmp(b->mode, "decode") == 0 && (b->batch.n != 1 || b->context.n != 1))
         return err_set(e, "--points is for decode with one --batch and one --context");
     return b->json ? err_set(e, "--points writes no --json") : 0;
 }

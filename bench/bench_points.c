@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench_points.c - `whet bench decode --points FILE`: points of templates in whole steps.
+/* bench_points.c - `whet bench decode|prefill --points FILE`: points of templates in whole steps.
  *
  *   SLOT TEMPLATE NAME=value ... [; SLOT TEMPLATE ...]      # and what follows is a comment
  *   SLOT start NAME=value ...        the point that a search starts from, but for these knobs
  *
  * A kernel alone says little of a step: kernels start before their predecessors have ended, share
  * multiprocessors with them, and on several ranks meet in sums. So each line's kernels are put into
- * their slots, and steps with them are timed in turns with steps without. What is clearly faster
- * stays there for the lines that follow; of what is not, nothing does.
+ * their slots, and steps with them, or prompts, are timed in turns with those without. What is
+ * clearly faster stays there for the lines that follow; of what is not, nothing does.
  *
  * Both tables hold the same kernels between lines. A line's go into that of SET_SPECIALIZED, and if
  * they stay into the other one, too. Nothing is probed: what is fast here may be wrong.
@@ -59,8 +59,9 @@ static void check_part(const struct points *p, struct line *l)
         err_set(&l->why, "%s", k->why.msg);
         return;
     }
-    if (dispatch_slot(d, k->slot->region, slot_layer(k->slot), p->work->sequences,
-                      p->work->context) != k->slot)
+    const struct work *w = p->work; /* a prompt's slots are those of its whole chunks */
+    int32_t m = !w->chunk ? w->sequences : w->context < w->chunk ? w->context : w->chunk;
+    if (dispatch_slot(d, k->slot->region, slot_layer(k->slot), m, w->context) != k->slot)
         err_set(&l->why, "%s is no slot of such steps", k->slot->name);
     for (int i = 0; i < l->parts - 1; i++)
         if (l->part[i].slot == k->slot)
@@ -227,7 +228,7 @@ static int measure_lines(struct points *p, struct err *e)
 {
     int kept = 0, one = 0;
     build_lines(p);
-    if (bench_fill(p->b, p->work->sequences, p->work->context, e))
+    if (!p->work->chunk && bench_fill(p->b, p->work->sequences, p->work->context, e))
         return -1;
     printf("\n%-9s %13s %13s %9s [10th, 90th percentile of %d pairs]\n", "", "before", "with it",
            "gain", p->b->pairs);
@@ -242,7 +243,9 @@ static int measure_lines(struct points *p, struct err *e)
 
 int bench_points(struct bench *b, struct err *e)
 {
-    struct work w = {b->batch.value[0], b->context.value[0], 0};
+    bool prompt = strcmp(b->mode, "prefill") == 0;
+    struct work w = prompt ? (struct work){1, b->prompt.value[0], b->chunk}
+                           : (struct work){b->batch.value[0], b->context.value[0], 0};
     struct points p = {.b = b, .work = &w};
     p.starts = starts_open(&b->config, b->model, b->backend, b->ops, b->table[SET_SPECIALIZED], e);
     int failed = !p.starts || read_lines(&p, e) || measure_lines(&p, e) ? -1 : 0;

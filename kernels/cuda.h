@@ -83,7 +83,8 @@ struct cuda_attn_in_args {
     const void *packed;               /* the kernel's own layout of w, or null */
     const float *bias;                /* [(heads + 2 kv_heads) head_dim] or null */
     const float *q_norm, *k_norm;     /* [head_dim] or null */
-    const float *rope_cos, *rope_sin; /* [positions, head_dim/2] */
+    const float *rope_cos, *rope_sin; /* [positions, head_dim/2]; angles are position times row 1's,
+                                       * lengths the same in all rows */
     const int32_t *position;          /* [M] */
     const int32_t *kv_at;             /* [M] page * KV_PAGE + offset */
     float *q;                         /* [M, heads * head_dim] */

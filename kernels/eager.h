@@ -273,13 +273,16 @@ struct eager_widen_args {
 
 /* Compares rows of a and b (floats, or bf16 positions in pages through kv_at) into out[0..4]: rows
  * that are not finite on one side alone, a's in the low half and b's in the high one; rows that
- * differ; then as float bits worst max and rms error of the finite ones. Grid: rows < 65536, 256
- * threads. */
+ * differ; then as float bits worst max and rms error of the finite ones. With rope_cos, a row of b
+ * is turned by as much as its position is before a's: pairs of columns 2 i, 2 i + 1 of each head by
+ * row a_position[t] - b_position[t] >= 0 of the tables. Grid: rows < 65536, 256 threads. */
 struct eager_compare_args {
     const int32_t *count;
     const float *a, *b;
     const void *a_pages, *b_pages;
     const int32_t *a_at, *b_at;
+    const float *rope_cos, *rope_sin; /* [positions, head_dim/2] or null */
+    const int32_t *a_position, *b_position;
     int32_t cols, kv_heads, head_dim;
     unsigned *out;
 };

@@ -98,14 +98,24 @@ static void take_captured(struct device_probe *p, const struct capture *c)
     }
 }
 
+/* Whether the step is one prompt, whose copies are at positions of their own: a kernel may do
+ * otherwise where a whole tile's tokens follow each other. */
+static bool is_prompt(const struct device_probe *p)
+{
+    const struct sequences *s = &p->s;
+    return p->o.region == REGION_ATTN_IN && s->spans == 1 && !p->c.capture &&
+           s->position[0] + s->all <= p->b->positions;
+}
+
 /* Rows m .. all-1 are rows 0 .. m-1 again, with places in the cache of their own. */
 static void place_copies(const struct device_probe *p)
 {
     const struct step_block *k = &p->b->spare.block;
     const struct sequences *s = &p->s;
     int32_t *position = block_mirror(k, k->position), *kv_at = block_mirror(k, k->kv_at);
+    bool prompt = is_prompt(p);
     for (int32_t i = s->m; i < p->room && s->all > s->m; i++) {
-        position[i] = s->position[i % s->m];
+        position[i] = prompt && i < s->all ? s->position[0] + i : s->position[i % s->m];
         kv_at[i] = i < s->all ? s->pages * KV_PAGE + i - s->m : s->table[s->table_n] * KV_PAGE;
     }
 }
@@ -264,8 +274,20 @@ int case_params(struct device_probe *p, struct err *e)
     return p->packed.data ? pack(p, e) : 0;
 }
 
+/* q and k of a prompt's copies are their originals', turned further. */
+static void turn_originals(const struct device_probe *p, int32_t at, bool turned,
+                           struct eager_compare_args *a)
+{
+    const struct step_block *k = &p->b->spare.block;
+    a->rope_cos = turned ? p->b->on.rope_cos : NULL;
+    a->rope_sin = p->b->on.rope_sin;
+    a->a_position = k->position + at;
+    a->b_position = k->position;
+}
+
 int case_copies(struct device_probe *p, struct err *e)
 {
+    bool prompt = is_prompt(p);
     struct backend *b = p->b;
     const struct sequences *s = &p->s;
     const struct step_block *k = &b->spare.block;
@@ -282,6 +304,7 @@ int case_copies(struct device_probe *p, struct err *e)
         a.b = y;
         a.a_pages = a.b_pages = NULL;
         a.cols = (int32_t)p->y_cols;
+        turn_originals(p, at, prompt, &a);
         if (launch(&w, PRIM_COMPARE, grid, 256, 0, &a, e))
             return -1;
         a.a_at = k->kv_at + at;
@@ -289,6 +312,7 @@ int case_copies(struct device_probe *p, struct err *e)
         a.cols = a.kv_heads * a.head_dim;
         for (int v = 0; p->o.region == REGION_ATTN_IN && v < 2; v++) {
             a.a_pages = a.b_pages = v ? p->v.data : p->k.data;
+            turn_originals(p, at, prompt && !v, &a);
             if (launch(&w, PRIM_COMPARE, grid, 256, 0, &a, e))
                 return -1;
         }

@@ -42,6 +42,17 @@ __device__ __forceinline__ float side(const float *rows, const void *pages, cons
     return from_bf16(((const bf16 *)pages)[slot * a.head_dim + i % a.head_dim]);
 }
 
+/* The same of b, turned to where a's row is. */
+__device__ __forceinline__ float turned(const struct eager_compare_args &a, int t, int i)
+{
+    float v = side(a.b, a.b_pages, a.b_at, a, t, i);
+    if (!a.rope_cos)
+        return v;
+    float other = side(a.b, a.b_pages, a.b_at, a, t, i ^ 1);
+    size_t by = (size_t)(a.a_position[t] - a.b_position[t]) * (a.head_dim / 2) + i % a.head_dim / 2;
+    return v * a.rope_cos[by] + (i % 2 ? other : -other) * a.rope_sin[by];
+}
+
 KERNEL eager_compare(const __grid_constant__ struct eager_compare_args a)
 {
     __shared__ float shared[33];
@@ -52,7 +63,7 @@ KERNEL eager_compare(const __grid_constant__ struct eager_compare_args a)
     float square = 0, error = 0, top = 0, worst = 0;
     bool bad_a = false, bad_b = false, different = false;
     for (int i = threadIdx.x; i < a.cols; i += blockDim.x) {
-        float x = side(a.a, a.a_pages, a.a_at, a, t, i), y = side(a.b, a.b_pages, a.b_at, a, t, i);
+        float x = side(a.a, a.a_pages, a.a_at, a, t, i), y = turned(a, t, i);
         bad_a |= !isfinite(x);
         bad_b |= !isfinite(y);
         different |= __float_as_uint(x) != __float_as_uint(y);

@@ -177,8 +177,11 @@ static int32_t highest_position(const struct check *k)
     for (int32_t i = 0; i < k->plans; i++) {
         const struct planned *p = &k->plan[i];
         bool positions = p->shape.region == REGION_ATTN_IN;
-        if (positions && p->shape.context > most)
-            most = p->shape.context;
+        bool prompt =
+            positions && p->shape.sequences == 1; /* goes on beyond the rows that are seen */
+        int32_t end = p->shape.context + (prompt ? k->q->check.range.m_to : 0);
+        if (positions && end > most)
+            most = end;
         for (int32_t t = 0; positions && p->capture && t < p->capture->m; t++)
             if (p->capture->position && p->capture->position[t] > most)
                 most = p->capture->position[t];

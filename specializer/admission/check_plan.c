@@ -4,8 +4,9 @@
  * Two well-chosen inputs find nearly everything (98 % of 7384 faults, arXiv 2609.22220); the rest
  * of the list is for the kernels that know which two. Every region gets the bucket's edges, every
  * fill, random parameters (no gain is 1) and real ones from several layers, and what was captured
- * from live traffic. Attention gets the contexts around a page border, ragged batches, permuted
- * pages, decode (a token a sequence) and chunks (many tokens of one).
+ * from live traffic. What turns heads gets a prompt, too, whose tokens follow each other. Attention
+ * gets the contexts around a page border, ragged batches, permuted pages, decode (a token a
+ * sequence) and chunks (many tokens of one).
  */
 #include "specializer/admission/check_plan.h"
 
@@ -45,6 +46,8 @@ static void name(struct planned *p)
     int n = snprintf(p->label, sizeof p->label, "m=%d %s%s", p->shape.m,
                      p->capture ? "captured" : fill_name(p->fill),
                      p->random_params || p->capture ? "" : " real weights");
+    if (p->shape.region == REGION_ATTN_IN && p->shape.sequences == 1 && p->shape.m > 1)
+        snprintf(p->label + n, sizeof p->label - (size_t)n, ", one prompt");
     if (p->shape.region == REGION_ATTN)
         snprintf(p->label + n, sizeof p->label - (size_t)n, ", context %d x%d%s%s",
                  p->shape.context, p->shape.sequences, p->shape.ragged ? " ragged" : "",
@@ -95,6 +98,16 @@ static struct case_shape narrow(const struct list *l, int32_t m)
     return s;
 }
 
+/* Tokens of one prompt, somewhere in it. */
+static struct case_shape prompt(const struct list *l, int32_t m)
+{
+    struct case_shape s = narrow(l, m);
+    int32_t most = l->model->shape.max_context, context = (m < 64 ? m : 64) + 7 * KV_PAGE + 3;
+    s.sequences = 1;
+    s.context = context < most ? context : most;
+    return s;
+}
+
 static void plan_linear(struct list *l)
 {
     int32_t hi = l->range->m_to, lo = l->range->m_from, middle = lo + (hi - lo) / 2;
@@ -107,6 +120,8 @@ static void plan_linear(struct list *l)
         {FILL_SMALL, false, true},   {FILL_ZERO, true, true},      {FILL_DENORMAL, false, false},
     };
     bool spare = l->spare; /* once is enough: check_plan() has seen to it */
+    if (l->range->region == REGION_ATTN_IN && hi > 2 && l->limit == PLAN_MAX)
+        add(l, prompt(l, hi), FILL_NORMAL, !spare);
     for (size_t i = 0; i < sizeof first / sizeof *first; i++)
         add(l, narrow(l, first[i].low_edge ? lo : hi), first[i].fill,
             first[i].random_params && !spare);

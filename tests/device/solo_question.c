@@ -150,8 +150,10 @@ static void attention_in(struct question *q, struct attn_in_args *a, uint64_t *s
     own(q, AT_COS, cosine, table);
     own(q, AT_SIN, sine, table);
     q->kv_at = at;
+    bool prompt = rng(state) % 2 && q->m < POSITIONS; /* tokens that follow each other */
+    int32_t from = prompt ? (int32_t)(rng(state) % (uint64_t)(POSITIONS - q->m + 1)) : 0;
     for (int32_t i = 0; i < q->m; i++) {
-        position[i] = i == 0 ? 0 : (int32_t)(rng(state) % POSITIONS);
+        position[i] = prompt || i == 0 ? from + i : (int32_t)(rng(state) % POSITIONS);
         at[i] = (i * 7 + 3) % slots; /* 7 and the slots, a power of two, have no common factor */
     }
     own(q, AT_KV_AT, at, q->bucket * 4);

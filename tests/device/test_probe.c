@@ -175,7 +175,7 @@ static void run_one(const struct model *model, const char *name, const struct te
     struct device_case one = {.shape = {.region = t->region, .layer = 1, .m = m}, .capture = &c};
     struct device_case drawn = {
         .shape = {t->region, 0, m, m, 60, true, true}, .random_params = true, .seed = 5};
-    struct device_case large = drawn;
+    struct device_case large = drawn, prompt = drawn;
     struct device_outcome out = {0}, second = {0}, third = {0};
     bool attn = t->region == REGION_ATTN;
     struct oracle_out truth;
@@ -209,6 +209,14 @@ static void run_one(const struct model *model, const char *name, const struct te
     check(v == DEVICE_OK, true, "%s %s m=%d passes a drawn case: %s", name, t->id, m, e.msg);
     if (p && v == DEVICE_OK)
         hold_to(declared, attn, &second, "     drawn weights");
+    prompt.shape.sequences = 1;
+    prompt.shape.context = rows + 100;
+    if (p && v == DEVICE_OK && t->region == REGION_ATTN_IN) {
+        v = ops->run(p, &prompt, 1, &third, &done, &failed, &e);
+        check(v == DEVICE_OK, true, "%s %s m=%d passes one prompt: %s", name, t->id, m, e.msg);
+        if (v == DEVICE_OK)
+            hold_to(declared, attn, &third, "     one prompt");
+    }
     large.fill = FILL_LARGE;
     if (p && v == DEVICE_OK && attn)
         v = ops->run(p, &large, 1, &third, &done, &failed, &e);

@@ -78,7 +78,7 @@ struct memory {
     char stage[STAGES][(FEATURES + TOKENS) * 128];
 #endif
     float4 sent[SPLIT > 1 ? (SPLIT - 1) * OWN *TILES *GROUPS * 128 : 1];
-    int position[2][AT_ATTN_IN ? TOKENS : 1], kv_at[2][AT_ATTN_IN ? TOKENS : 1];
+    int position[2][AT_ATTN_IN ? TOKENS : 1], kv_row[2][AT_ATTN_IN ? TOKENS : 1];
     float squares[QK ? FEATURES / 16 : 1][QK ? TOKENS : 1];
     float scale[HEADS_HERE][QK ? TOKENS : 1];
     barrier full[STAGES], empty[STAGES], sums_here, sums_read;
@@ -181,156 +181,9 @@ __device__ __forceinline__ int local_token(const struct place &at, int i)
     return (i * SPLIT + at.part) * 8 + threadIdx.x % 4 * 2;
 }
 
-/* Where the tokens of a tile are, before its products; `parity` alternates from tile to tile. */
-__device__ __forceinline__ void take_tokens(const struct region_args &a, struct memory &s,
-                                            const struct place &at, int m, int parity)
-{
 #if AT_ATTN_IN
-    for (int i = threadIdx.x - 128; i < TOKENS; i += GROUPS * 128) {
-        s.position[parity][i] = a.position[min(at.token + i, m - 1)];
-        s.kv_at[parity][i] = a.kv_at[min(at.token + i, m - 1)];
-    }
-#endif
-}
-
-/* What a pair of rows of one token is finished with, and what is the same for all tokens. Loads do
- * not pass the stores before them: so those of the next tokens are under way while some are
- * finished. */
-struct needs {
-#if AT_OUT
-    float2 x;
-#elif AT_ATTN_IN
-    float cosine, sine;
-#endif
-};
-struct row_facts {
-    int row;
-#if AT_ATTN_IN
-    float2 bias, gain;
-#endif
-};
-
-__device__ __forceinline__ struct row_facts facts_of(const struct region_args &a, int row)
-{
-    struct row_facts f = {row};
-#if AT_ATTN_IN && HAS_BIAS
-    f.bias = *(const float2 *)(a.bias + row);
-#endif
-#if QK
-    if (row < (HEADS + KV_HEADS) * HEAD_DIM)
-        f.gain = *(const float2 *)((row < HEADS * HEAD_DIM ? a.q_norm : a.k_norm) + row % HEAD_DIM);
-#endif
-    return f;
-}
-
-#if AT_OUT
-__device__ __forceinline__ struct needs fetch(const struct region_args &a, struct memory &,
-                                              const struct row_facts &f, int t, int, int)
-{
-    return {__ldcg((const float2 *)(a.x + (size_t)t * ROWS_ALL + f.row))};
-}
-
-__device__ __forceinline__ void finish_pair(const struct region_args &a, struct memory &,
-                                            const struct row_facts &f, int t, int, int,
-                                            const struct needs &n, float v, float w)
-{
-    *(float2 *)(a.y + (size_t)t * ROWS_ALL + f.row) = make_float2(v + n.x.x, w + n.x.y);
-}
-#elif AT_ATTN_IN
-__device__ __forceinline__ struct needs fetch(const struct region_args &a, struct memory &s,
-                                              const struct row_facts &f, int, int local, int parity)
-{
-    size_t pair = (size_t)s.position[parity][local] * (HEAD_DIM / 2) + f.row % HEAD_DIM / 2;
-    if (f.row >= (HEADS + KV_HEADS) * HEAD_DIM)
-        return {1, 0};
-    return {a.rope_cos[pair], a.rope_sin[pair]};
-}
-
-/* Rows f.row and f.row + 1 of token t, which is number `local` of the tile. */
-__device__ __forceinline__ void finish_pair(const struct region_args &a, struct memory &s,
-                                            const struct row_facts &f, int t, int local, int parity,
-                                            const struct needs &n, float v, float w)
-{
-    int head = f.row / HEAD_DIM, d = f.row % HEAD_DIM;
-#if HAS_BIAS
-    v += f.bias.x, w += f.bias.y;
-#endif
-#if HAS_QK_NORM
-    if (head < HEADS + KV_HEADS) {
-        float scale = s.scale[f.row % FEATURES / HEAD_DIM][local];
-        v *= scale * f.gain.x, w *= scale * f.gain.y;
-    }
-#endif
-    unsigned pair = pack_bf16(v * n.cosine - w * n.sine, w * n.cosine + v * n.sine);
-    if (head < HEADS) {
-        size_t i = (size_t)t * (HEADS * HEAD_DIM) + f.row;
-        *(unsigned *)((bf16 *)a.wide.out16 + i) = pair;
-        if (a.q && t < a.wide.float_rows)
-            *(float2 *)(a.q + i) =
-                make_float2(v * n.cosine - w * n.sine, w * n.cosine + v * n.sine);
-        return;
-    }
-    bf16 *pages = (bf16 *)(head < HEADS + KV_HEADS ? a.k_pages : a.v_pages);
-    int kvh = (head - HEADS) % KV_HEADS, kv_at = s.kv_at[parity][local];
-    size_t slot = ((size_t)(kv_at / KV_PAGE) * KV_HEADS + kvh) * KV_PAGE + kv_at % KV_PAGE;
-    *(unsigned *)(pages + slot * HEAD_DIM + d) = pair;
-}
-#endif
-
-#if QK
-/* Sums of v[0..8) over the eight lanes of a token (lib/stream.cuh, warp_sums()): lane g gets number
- * `which`. */
-__device__ __forceinline__ float token_sums(float (&v)[8], int &which)
-{
-    int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int o = 4, n = 4; n > 0; o *= 2, n /= 2)
-#pragma unroll
-        for (int i = 0; i < n; i++) {
-            float give = lane & o ? v[i] : v[i + n], keep = lane & o ? v[i + n] : v[i];
-            v[i] = keep + __shfl_xor_sync(WARP_ALL, give, o);
-        }
-    which = (lane & 4) | (lane >> 2 & 2) | lane >> 4;
-    return v[0];
-}
-
-/* Sums of squares of every head and token of the tile, over its rows' warps, to 1/rms. Of tokens
- * that are other blocks' they are nonsense that nobody looks at. */
-__device__ __forceinline__ void norm_heads(const struct region_args &a, struct memory &s,
-                                           const struct place &at, int group, const own_sums &c)
-{
-    enum { WARPS_OF = HEAD_DIM / 16 };
-    int thread = threadIdx.x - 128, warp = threadIdx.x / 32 % 4;
-#pragma unroll
-    for (int r = 0; r < TILES; r++)
-#pragma unroll
-        for (int first = 0; first < OWN; first += 4) {
-            float square[8];
-            int which;
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                int at4 = (first + i / 2) * 4 + i % 2;
-                square[i] =
-                    first + i / 2 < OWN ? c[r][at4] * c[r][at4] + c[r][at4 + 2] * c[r][at4 + 2] : 0;
-            }
-            float sum = token_sums(square, which);
-            int local = local_token(at, first + which / 2) + which % 2;
-            if (first + which / 2 < OWN && local < TOKENS)
-                s.squares[(group * TILES + r) * 4 + warp][local] = sum;
-        }
-    named_sync(1, GROUPS * 128);
-    for (int i = thread; i < HEADS_HERE * TOKENS; i += GROUPS * 128) {
-        float sum = 0;
-#pragma unroll
-        for (int k = 0; k < WARPS_OF; k++)
-            sum += s.squares[i / TOKENS * WARPS_OF + k][i % TOKENS];
-        s.scale[i / TOKENS][i % TOKENS] = rsqrtf(sum / HEAD_DIM + a.eps);
-    }
-    named_sync(1, GROUPS * 128);
-}
-#endif
-
-#if AT_MLP_IN
+#include "cuda/lib/wide_heads.cuh"
+#elif AT_MLP_IN
 /* silu() of device.cuh within a few ulp, by instructions alone. */
 __device__ __forceinline__ float silu_fast(float v)
 {
@@ -353,9 +206,8 @@ __device__ __forceinline__ void finish_gated(const struct region_args &a, int ro
         *(unsigned *)((bf16 *)a.wide.out16 + i) = pair;
 }
 
-__device__ __forceinline__ void finish_rows(const struct region_args &a, struct memory &,
-                                            const struct place &at, int row, int m, int,
-                                            const float *c)
+__device__ __forceinline__ void finish_rows(const struct region_args &a, const struct place &at,
+                                            int row, int m, const float *c)
 {
 #pragma unroll
     for (int i = 0; i < OWN; i++)
@@ -364,58 +216,91 @@ __device__ __forceinline__ void finish_rows(const struct region_args &a, struct 
 }
 #else
 enum { TOGETHER = 4, BATCHES = (OWN + TOGETHER - 1) / TOGETHER }; /* groups of eight tokens */
-typedef struct needs batch_needs[TOGETHER][2];
 
-__device__ __forceinline__ void fetch_batch(const struct region_args &a, struct memory &s,
-                                            const struct place &at, const struct row_facts &f,
-                                            int m, int parity, int b, batch_needs &n)
+/* The residual of a pair of rows, of a batch's tokens. Loads do not pass the stores before them: so
+ * those of the next tokens are under way while some are finished. */
+typedef float2 residuals[TOGETHER][2];
+
+__device__ __forceinline__ void fetch_batch(const struct region_args &a, const struct place &at,
+                                            int row, int m, int b, residuals &x)
 {
 #pragma unroll
     for (int i = 0; i < TOGETHER * 2; i++) {
         int local = min(local_token(at, b * TOGETHER + i / 2) + i % 2, TOKENS - 1);
+        int t = min(at.token + local, m - 1);
         if (b * TOGETHER + i / 2 < OWN)
-            n[i / 2][i % 2] = fetch(a, s, f, min(at.token + local, m - 1), local, parity);
+            x[i / 2][i % 2] = __ldcg((const float2 *)(a.x + (size_t)t * ROWS_ALL + row));
     }
 }
 
-__device__ __forceinline__ void finish_rows(const struct region_args &a, struct memory &s,
-                                            const struct place &at, int row, int m, int parity,
-                                            const float *c)
+__device__ __forceinline__ void finish_rows(const struct region_args &a, const struct place &at,
+                                            int row, int m, const float *c)
 {
-    struct row_facts f = facts_of(a, row + own_row());
-    batch_needs n[2];
-    fetch_batch(a, s, at, f, m, parity, 0, n[0]);
+    residuals x[2];
+    row += own_row();
+    fetch_batch(a, at, row, m, 0, x[0]);
 #pragma unroll
     for (int b = 0; b < BATCHES; b++) {
         if (b + 1 < BATCHES)
-            fetch_batch(a, s, at, f, m, parity, b + 1, n[(b + 1) % 2]);
+            fetch_batch(a, at, row, m, b + 1, x[(b + 1) % 2]);
 #pragma unroll
         for (int i = 0; i < TOGETHER * 2; i++) {
             int eight = b * TOGETHER + i / 2, local = local_token(at, eight) + i % 2;
+            float2 v = x[b % 2][i / 2][i % 2];
             if (eight < OWN && local < TOKENS && at.token + local < m)
-                finish_pair(a, s, f, at.token + local, local, parity, n[b % 2][i / 2][i % 2],
-                            c[eight * 4 + i % 2], c[eight * 4 + i % 2 + 2]);
+                *(float2 *)(a.y + (size_t)(at.token + local) * ROWS_ALL + row) =
+                    make_float2(c[eight * 4 + i % 2] + v.x, c[eight * 4 + i % 2 + 2] + v.y);
         }
     }
 }
 #endif
 
+#if AT_ATTN_IN
+/* What is looked up comes while heads are normed. */
 __device__ __forceinline__ void finish_tile(const struct region_args &a, struct memory &s,
                                             const struct place &at, int group, int m, int parity,
-                                            own_sums &c)
+                                            const struct taken &taken, own_sums &c)
 {
+    struct course n[TILES];
+    put_tokens(s, taken, parity);
+#pragma unroll
+    for (int r = 0; r < TILES; r++)
+        n[r] = course_of(a, taken, first_row(at, group, r) + own_row());
 #if BRICKS
     pair_rows(c);
 #endif
 #if QK
     norm_heads(a, s, at, group, c);
-#elif AT_ATTN_IN
-    named_sync(1, GROUPS * 128); /* take_tokens() */
+#else
+    named_sync(1, GROUPS * 128); /* put_tokens() */
 #endif
 #pragma unroll
     for (int r = 0; r < TILES; r++)
-        finish_rows(a, s, at, first_row(at, group, r), m, parity, c[r]);
+        finish_rows(a, s, at, first_row(at, group, r) + own_row(), m, parity, n[r], c[r]);
 }
+#else
+/* Nothing depends on where tokens are. */
+struct taken {
+};
+
+__device__ __forceinline__ struct taken take_tokens(const struct region_args &,
+                                                    const struct place &, int)
+{
+    return {};
+}
+
+__device__ __forceinline__ void finish_tile(const struct region_args &a, struct memory &,
+                                            const struct place &at, int group, int m, int,
+                                            const struct taken &, own_sums &c)
+{
+#if BRICKS
+    pair_rows(c);
+#endif
+#pragma unroll
+    for (int r = 0; r < TILES; r++)
+        finish_rows(a, at, first_row(at, group, r), m, c[r]);
+}
+#endif
 
 #endif
 #endif

@@ -70,23 +70,28 @@ __device__ __forceinline__ unsigned pack_e4m3(float low, float high)
     return r;
 }
 
-/* The largest of a warp's columns. */
-__device__ __forceinline__ float most_of(float4 v)
+__device__ __forceinline__ float most_of_four(float4 v)
 {
-    float most = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+    return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+}
+
+/* Of all lanes of a warp. */
+__device__ __forceinline__ float most_of_warp(float most)
+{
     for (int o = 16; o > 0; o >>= 1)
         most = fmaxf(most, __shfl_xor_sync(WARP_ALL, most, o));
     return most;
 }
 
-/* And of the whole row. */
+/* The largest of a whole row. */
 __device__ __forceinline__ float most_of_row(const row_part &v)
 {
     __shared__ float warps[NORM_THREADS / 32];
     float most = 0;
 #pragma unroll
     for (int k = 0; k < EACH; k++)
-        most = fmaxf(most, most_of(v[k]));
+        most = fmaxf(most, most_of_four(v[k]));
+    most = most_of_warp(most);
     if (threadIdx.x % 32 == 0)
         warps[threadIdx.x / 32] = most;
     __syncthreads();
@@ -105,7 +110,7 @@ __device__ __forceinline__ void put_row(const struct region_args &a, int t, cons
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
         int i = threadIdx.x + k * NORM_THREADS;
-        float most = BY_TOKEN ? row : most_of(v[k]);
+        float most = BY_TOKEN ? row : most_of_warp(most_of_four(v[k]));
         float by = most > 1e-30f ? 448 / most : 0;
         if (i < K / 4)
             ((unsigned *)codes)[(size_t)t * (K / 4) + i] =

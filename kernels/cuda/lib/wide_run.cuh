@@ -24,7 +24,7 @@ __device__ __forceinline__ void consume(const struct region_args &a, struct memo
     for (int unit = u.first; unit < u.all; unit += u.step, parity ^= 1) {
         struct place at = place_of(u, unit, rank);
         sums c;
-        take_tokens(a, s, at, m, parity);
+        struct taken taken = take_tokens(a, at, m);
         multiply(a, s, at, group, t, c);
 #if BY_TOKEN
         scale_tokens(s, parity, c);
@@ -34,9 +34,9 @@ __device__ __forceinline__ void consume(const struct region_args &a, struct memo
 #if SPLIT > 1
         own_sums own;
         meet(s, at, rank, parity, unit != u.first, c, own);
-        finish_tile(a, s, at, group, m, parity, own);
+        finish_tile(a, s, at, group, m, parity, taken, own);
 #else
-        finish_tile(a, s, at, group, m, parity, c);
+        finish_tile(a, s, at, group, m, parity, taken, c);
 #endif
     }
 }

@@ -189,12 +189,37 @@ static void points_are_measured_line_by_line(void **state)
     assert_int_equal(seen, LINES);
 }
 
+/* Of prompts longer than a chunk the slots of whole chunks may be named. */
+static void points_are_measured_in_prompts(void **state)
+{
+    static const char *const want[] = {"mlp_in/m16 mlp_in ROWS=2", "skipped: mlp_in/m1 mlp_in"};
+    char text[1000];
+    int seen = 0;
+    FILE *f = fopen(points, "w");
+    (void)state;
+    assert_non_null(f);
+    fprintf(f, "mlp_in/m16 mlp_in ROWS=2\nmlp_in/m1 mlp_in\n");
+    fclose(f);
+    f = caught(STDOUT_FILENO, "prefill --prompt 40 --engine-prefill-chunk 16 " POINTS_OF, 0);
+    while (fgets(text, sizeof text, f))
+        if (strncmp(text, "line ", 5) == 0) {
+            assert_true(seen < 2);
+            assert_non_null(strstr(text, want[seen]));
+            assert_true(seen > 0 || strstr(text, " us "));
+            seen++;
+        }
+    fclose(f);
+    assert_int_equal(seen, 2);
+}
+
 static void points_are_for_one_kind_of_step(void **state)
 {
     (void)state;
     assert_int_equal(bench("decode --batch 1,2 --context 16 " POINTS_OF), 2);
     assert_int_equal(bench("decode --batch 1 --context 16,20 " POINTS_OF), 2);
     assert_int_equal(bench("decode " POINTS_OF), 2);
+    assert_int_equal(bench("prefill --prompt 8,16 " POINTS_OF), 2);
+    assert_int_equal(bench("prefill " POINTS_OF), 2);
     assert_int_equal(bench("step --batch 1 --context 16 " POINTS_OF), 2);
     assert_int_equal(bench("decode --batch 1 --context 16 --json %J " POINTS_OF), 2);
     assert_non_null(strstr(complaint("decode --model /nowhere.gguf --batch 1 --context 16 "
@@ -299,6 +324,7 @@ int main(void)
         cmocka_unit_test(prefill_reports_every_prompt),
         cmocka_unit_test(regions_add_up_to_no_more_than_the_step),
         cmocka_unit_test(points_are_measured_line_by_line),
+        cmocka_unit_test(points_are_measured_in_prompts),
         cmocka_unit_test(points_are_for_one_kind_of_step),
         cmocka_unit_test(wrong_usage_and_failures_have_their_exit_codes),
         cmocka_unit_test(a_store_that_is_not_there_is_named_and_not_made),

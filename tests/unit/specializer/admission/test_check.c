@@ -177,6 +177,27 @@ static void plan_covers_edges_fills_and_captures_within_the_range(void **state)
     model_close(model);
 }
 
+/* Kernels may do otherwise where tokens follow each other. */
+static void plan_of_attn_in_has_a_prompt(void **state)
+{
+    (void)state;
+    struct model *model = model_random(&small, DTYPE_F32, 1);
+    struct check_range range = {REGION_ATTN_IN, 65, 128, 0};
+    struct planned plan[PLAN_MAX];
+    int n = check_plan(model, &range, NULL, 0, true, 0, plan), prompts = 0, others = 0;
+    for (int i = 0; i < n; i++)
+        if (plan[i].shape.sequences == 1) {
+            assert_int_equal(plan[i].shape.m, 128);
+            assert_in_range(plan[i].shape.context, 65, model->shape.max_context);
+            prompts++;
+        } else {
+            others++;
+        }
+    assert_int_equal(prompts, 1);
+    assert_true(others > 5);
+    model_close(model);
+}
+
 static void plan_of_attention_has_contexts_around_a_page_border(void **state)
 {
     (void)state;
@@ -457,6 +478,7 @@ int main(void)
         cmocka_unit_test(comparator_gives_a_declared_precision_its_budget_and_no_more),
         cmocka_unit_test(comparator_compares_unsampled_rows_with_eager),
         cmocka_unit_test(plan_covers_edges_fills_and_captures_within_the_range),
+        cmocka_unit_test(plan_of_attn_in_has_a_prompt),
         cmocka_unit_test(plan_of_attention_has_contexts_around_a_page_border),
         cmocka_unit_test(plan_puts_what_was_warned_about_first_and_drops_nothing),
         cmocka_unit_test(rows_chosen_hold_both_ends_and_are_distinct),
