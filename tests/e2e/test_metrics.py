@@ -54,6 +54,13 @@ def test_no_name_is_declared_twice(server):
     assert len(heads) == len({h.split()[2] for h in heads})
 
 
+def test_no_sample_is_there_twice(server):
+    """Routes that share a label (`/models` and `/v1/models`) are one series."""
+    rows = [line.rsplit(" ", 1)[0] for line in server.get("/metrics").text.splitlines() if line[:1] != "#"]
+    assert len(rows) == len(set(rows)), {r for r in rows if rows.count(r) > 1}
+    assert "(null)" not in "".join(rows)
+
+
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
 def test_promtool_finds_nothing(server):
     server.complete("Hi")
