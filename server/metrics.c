@@ -60,8 +60,8 @@ static bool generates(const char *label)
 }
 
 /* A rate begins with the second value of a series, so the first failures would not count: the
- * series of what should never be is there from the start. Rows of the route table that share a label
- * (`/v1/models` and `/models`) are counted under the first of them, and the others have no series. */
+ * series of what should never be is there from the start. Rows of the route table that share a
+ * label (`/models` and `/v1/models`) are counted under the first of them; the others have none. */
 static bool is_written(const struct metrics *m, int route, int c)
 {
     return router_label_text(route) && (m->requests[route][c] > 0 || codes[c] == 500);
