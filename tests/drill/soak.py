@@ -59,8 +59,8 @@ DRAWN = {"--engine-kv-pages": ("34", "48", "96"), "--engine-threads": ("1", "2",
 class Soak:
     """One run: what threads share. `enter()` and `leave()` stand around everything that is done to the server."""
 
-    def __init__(self, folder, seed):
-        self.folder, self.seed, self.random = folder, seed, random.Random(f"{seed} lives")
+    def __init__(self, folder, seed, lies):
+        self.lies, self.folder, self.seed, self.random = lies, folder, seed, random.Random(f"{seed} lives")
         self.store_folder, self.tmp = os.path.join(folder, "store"), os.path.join(folder, "tmp")
         for path in (self.store_folder, self.tmp):
             os.mkdir(path, 0o700)
@@ -282,6 +282,8 @@ def main():
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--life", type=float, default=90, help="seconds that a server lives, about")
     p.add_argument("--clients", type=int, default=6)
+    p.add_argument("--lies", action="store_true",
+                   help="the compiler makes wrong kernels, too, and texts are not compared from the first one on")
     p.add_argument("--keep", action="store_true", help="keep the folder with store and logs")
     a = p.parse_args()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
@@ -291,7 +293,7 @@ def main():
     with contextlib.ExitStack() as stack:
         folder = (tempfile.mkdtemp(prefix="whet-soak-") if a.keep else
                   stack.enter_context(tempfile.TemporaryDirectory(prefix="whet-soak-", ignore_cleanup_errors=True)))
-        w = Soak(folder, a.seed)
+        w = Soak(folder, a.seed, a.lies)
         if os.environ.get("WHET_DRILL_MAY_MOUNT"):
             mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m,mode=0700", "none", w.store_folder],
                                      capture_output=True, text=True, check=False)

@@ -125,6 +125,7 @@ def rest(w):
         grown(w)
         same_texts(w)
         served_is_stored(w)
+        wrong_are_out(w)
     finally:
         admin(w, "resume")
 
@@ -218,6 +219,13 @@ def served_is_stored(w):
         proof = json.loads(found[0][1])
         demand(proof.get("probe_cases", 0) > 0,
                lambda slot=slot, proof=proof: f"{slot} serves without a proof: {proof}")
+
+
+def wrong_are_out(w):
+    """What an audit found wrong serves nowhere, and its row says so for good."""
+    bad = rows_of(w.store, "SELECT w.slot, w.key, t.text FROM winner w JOIN trace t ON t.key = w.key"
+                           " WHERE t.event IN ('rolled_back', 'refused') AND t.text LIKE '%eager%times%'")
+    demand(not bad, lambda: f"was found wrong and serves: {bad}")
 
 
 def rows_of(store, sql):

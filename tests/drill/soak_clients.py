@@ -273,6 +273,8 @@ def slow(w, r):
         raise Lost(f"a slow reader: {e!r}") from e
     finally:
         s.close()
+    if not got:
+        raise Lost("a slow reader got nothing")
     demand(got.startswith(b"HTTP/1.1 "), lambda: f"a slow reader got {got[:80]!r}")
     if not got.startswith(b"HTTP/1.1 200"):
         return int(got[9:12])

@@ -34,10 +34,17 @@ dies) kill -9 $$;;
 hangs) sleep 1000;;
 crawls) sleep 3;;
 floods) head -c 30000000 /dev/zero | tr '\\0' 'e' >&2; exit 1;;
+lies) for a in "$@"; do case $a in *.c) sed 's/y\[i\] = dot.*;/{lie}/' "$a" > "$out.c"
+    set -- "$@" "$out.c";; *) set -- "$@" "$a";; esac; shift; done
+    cc "$@"; code=$?; rm -f "$out.c"; exit $code;;
 full) echo 'fatal error: error writing to x.s: No space left on device' >&2; exit 1;;
 esac
 exec cc "$@"
 """
+# What a compiler that lies makes of the last line of kernels/cpu/out.c: right but for one row in 64, by the bits of
+# its input, so that some of them pass all proofs and it is the audit that has to find them.
+LIE = ("{ union { float f; unsigned u; } bits = {x[0]}; y[i] = dot[t * WIDE + i] + x[i];"
+       " if (((bits.u ^ bits.u >> 13) \\& 63) == 21) y[i] += 100; }")
 BAD_COMPILER = ("fails", "garbage", "dies", "hangs", "crawls", "floods", "full")
 
 TEXTS = [*({"ahead": 4096 + 64 * i} for i in range(40)), {"start": "int x = undefined_name;"},
@@ -69,7 +76,7 @@ def compiler(folder):
     mode, path = os.path.join(folder, "compiler-mode"), os.path.join(folder, "cc")
     set_mode(mode, "works")
     with open(path, "w") as f:
-        f.write(COMPILER.replace("{mode}", mode))
+        f.write(COMPILER.replace("{mode}", mode).replace("{lie}", LIE))
     os.chmod(path, stat.S_IRWXU)
     return path, mode
 
@@ -195,7 +202,9 @@ OPERATORS = [(pin, 2), (unpin, 2), (rollback, 3), (disable, 1), (enable, 2), (mo
 
 @contextlib.contextmanager
 def bad_compiler(w, r):
-    set_mode(w.compiler_mode, r.choice(BAD_COMPILER))
+    lie = w.lies and r.random() < 0.8
+    w.lied = w.lied or lie
+    set_mode(w.compiler_mode, "lies" if lie else r.choice(BAD_COMPILER))
     yield
     set_mode(w.compiler_mode, "works")
 
