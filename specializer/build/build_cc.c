@@ -9,7 +9,8 @@
  *
  * build_timeout limits CPU time. Wall time may be ten times that: at idle priority a busy server
  * can starve a compiler for long, which says nothing about the kernel - such a build is retried,
- * as is one that failed because the disk was full or the kernel took the process for its memory.
+ * as is one that failed because the disk was full, the kernel took the process for its memory or
+ * our folders were cleared away.
  *
  * The first build for an instruction set makes a header first (header.h), by a process like any
  * other, unless somebody makes it beside (header_work.h). A build that fails with it runs once more
@@ -316,6 +317,10 @@ struct build *build_start(const struct stage_env *env, struct candidate *c, stru
     b->c = c;
     b->temporary = xasprintf("%s.%ld-%d.tmp", c->object, (long)getpid(), counter++);
     b->folder = xasprintf("%s.d", b->temporary);
+    if (build_files_restore(env, c, err) != 0) {
+        build_end(b);
+        return NULL;
+    }
     if (c->template && c->template->library) {
         b->chosen = choose(env, b);
         return b;
@@ -343,7 +348,8 @@ static enum stage_result compiler_failed(struct build *b, const struct process_r
                       what);
     bool starved = r->timed_out && !r->cpu_out;
     bool taken = r->signal == SIGKILL && !r->timed_out && !r->cpu_out;
-    if (starved || taken || compiler_was_hindered(r->err, b->c->object))
+    if (starved || taken || compiler_was_hindered(r->err, b->c->object) ||
+        build_missed_files(b->env, b->c, r->err))
         return STAGE_RETRY;
     return STAGE_REFUSE;
 }
@@ -391,7 +397,7 @@ static enum stage_result accept_object(struct build *b, const struct process_res
     struct err err = {""};
     if ((b->library ? inspect_cubin(b, &err) : inspect_object(b, &err)) != 0) {
         candidate_explain(c, STAGE_BUILD, CAUSE_OTHER, 0, "object %.200s", err.msg);
-        return STAGE_REFUSE;
+        return build_has_folder(c->object) ? STAGE_REFUSE : STAGE_RETRY;
     }
     return place_object(b, r->wall_s, r->cpu_s);
 }

@@ -222,10 +222,10 @@ def served_is_stored(w):
 
 
 def wrong_are_out(w):
-    """What an audit found wrong serves nowhere, and its row says so for good."""
-    bad = rows_of(w.store, "SELECT w.slot, w.key, t.text FROM winner w JOIN trace t ON t.key = w.key"
-                           " WHERE t.event IN ('rolled_back', 'refused') AND t.text LIKE '%eager%times%'")
-    demand(not bad, lambda: f"was found wrong and serves: {bad}")
+    """What was taken out twice is refused for good."""
+    bad = rows_of(w.store, "SELECT w.slot, w.key, c.rollbacks FROM winner w JOIN candidate c ON c.key = w.key"
+                           " WHERE c.rollbacks >= 2")
+    demand(not bad, lambda: f"was taken out twice and serves: {bad}")
 
 
 def rows_of(store, sql):

@@ -84,7 +84,8 @@ def exchange(server, method, path, body=None, key=None, timeout=conftest.PATIENC
         headers["content-type"] = "application/json"
         body = body if isinstance(body, bytes) else json.dumps(body).encode()
     try:
-        connection.request(method, path, body, headers)
+        with contextlib.suppress(BrokenPipeError):  # who is turned away has an answer before all of it was read
+            connection.request(method, path, body, headers)
         answer = connection.getresponse()
         return answer.status, dict(answer.getheaders()), answer.read()
     except (OSError, http.client.HTTPException) as e:

@@ -227,6 +227,23 @@ def killed_children(w, r):
 
 
 @contextlib.contextmanager
+def stopped_children(w, r):
+    """A few children hang, and go on if they are still there."""
+    hung = []
+    for pid, command in children(w.pid).items():
+        if kind_of(command) in ("probe", "executor", *COMPILERS) and r.random() < 0.5:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                hung.append((pid, command))
+    yield
+    below = children(w.pid)
+    for pid, command in hung:
+        if below.get(pid) == command:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
 def full_disk(w, r):
     if not w.own_disk:
         yield
@@ -321,8 +338,9 @@ def no_temporary_files(w, r):
         os.rename(w.tmp + ".away", w.tmp)
 
 
-FAULTS = [(bad_compiler, 4), (bad_model, 2), (killed_children, 4), (full_disk, 2), (file_limit, 1), (locked_store, 1),
-          (clock_jump, 2), (stopped, 1), (no_descriptors, 1), (no_temporary_files, 1)]
+FAULTS = [(bad_compiler, 4), (bad_model, 2), (killed_children, 3), (stopped_children, 3), (full_disk, 2),
+          (file_limit, 1), (locked_store, 1), (clock_jump, 2), (stopped, 1), (no_descriptors, 1),
+          (no_temporary_files, 1)]
 
 
 def operator(w, seed):
