@@ -9,6 +9,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import sqlite3
 import stat
@@ -338,9 +339,16 @@ def no_temporary_files(w, r):
         os.rename(w.tmp + ".away", w.tmp)
 
 
+@contextlib.contextmanager
+def cleared_folders(w, r):
+    """Somebody who clears caches takes what was compiled, or the sources."""
+    shutil.rmtree(w.store + r.choice([".objects", ".kernels", ".references"]), ignore_errors=True)
+    yield
+
+
 FAULTS = [(bad_compiler, 4), (bad_model, 2), (killed_children, 3), (stopped_children, 3), (full_disk, 2),
           (file_limit, 1), (locked_store, 1), (clock_jump, 2), (stopped, 1), (no_descriptors, 1),
-          (no_temporary_files, 1)]
+          (no_temporary_files, 1), (cleared_folders, 1)]
 
 
 def operator(w, seed):
