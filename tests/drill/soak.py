@@ -59,13 +59,14 @@ DRAWN = {"--engine-kv-pages": ("34", "48", "96"), "--engine-threads": ("1", "2",
 class Soak:
     """One run: what threads share. `enter()` and `leave()` stand around everything that is done to the server."""
 
-    def __init__(self, folder, seed, lies):
-        self.lies, self.folder, self.seed, self.random = lies, folder, seed, random.Random(f"{seed} lives")
+    def __init__(self, folder, a):
+        self.lies, self.ranks, self.folder, self.seed, self.random = (
+            a.lies, a.ranks, folder, a.seed, random.Random(f"{a.seed} lives"))
         self.store_folder, self.tmp = os.path.join(folder, "store"), os.path.join(folder, "tmp")
         for path in (self.store_folder, self.tmp):
             os.mkdir(path, 0o700)
         self.own_disk, self.store = False, os.path.join(self.store_folder, "store.db")
-        self.account, self.model = clients.Account(), faults.Model(seed)
+        self.account, self.model = clients.Account(), faults.Model(a.seed)
         self.compiler, self.compiler_mode = faults.compiler(folder)
         self.over, self.gate = threading.Event(), threading.Condition()
         self.inside, self.resting, self.ready, self.ending, self.killed = 0, True, False, False, False
@@ -148,7 +149,8 @@ class Soak:
         faults.spoil_objects(self, self.random)
         r = self.random
         drawn = {name: r.choice(values) for name, values in DRAWN.items()}
-        self.options = [*ALWAYS, *(w for pair in drawn.items() for w in pair), "--store", self.store]
+        self.options = [*ALWAYS, *(w for pair in drawn.items() for w in pair), "--store", self.store,
+                        "--engine-ranks", str(self.ranks)]
         of = lambda name: os.path.join(self.folder, name)
         self.options += ["--server-api-keys", of("keys"), "--server-key-limits", of("limits"),
                          "--server-admin-key-file", of("admin"), "--specializer-compiler", self.compiler,
@@ -282,6 +284,7 @@ def main():
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--life", type=float, default=90, help="seconds that a server lives, about")
     p.add_argument("--clients", type=int, default=6)
+    p.add_argument("--ranks", type=int, default=1, help="processes that compute the model together")
     p.add_argument("--lies", action="store_true",
                    help="the compiler makes wrong kernels, too, and texts are not compared from the first one on")
     p.add_argument("--keep", action="store_true", help="keep the folder with store and logs")
@@ -293,7 +296,7 @@ def main():
     with contextlib.ExitStack() as stack:
         folder = (tempfile.mkdtemp(prefix="whet-soak-") if a.keep else
                   stack.enter_context(tempfile.TemporaryDirectory(prefix="whet-soak-", ignore_cleanup_errors=True)))
-        w = Soak(folder, a.seed, a.lies)
+        w = Soak(folder, a)
         if os.environ.get("WHET_DRILL_MAY_MOUNT"):
             mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m,mode=0700", "none", w.store_folder],
                                      capture_output=True, text=True, check=False)

@@ -150,7 +150,8 @@ def held(w):
 
 
 def at_work(w):
-    return [c[:3] for c in children(w.pid).values() if kind_of(c) != "executor"]
+    """Neither an executor, which may serve, nor another rank of the model."""
+    return [c[:3] for c in children(w.pid).values() if kind_of(c) != "executor" and c[1:2] != ["serve"]]
 
 
 def zombies(pid):
