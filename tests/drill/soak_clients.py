@@ -84,7 +84,8 @@ def exchange(server, method, path, body=None, key=None, timeout=conftest.PATIENC
         headers["content-type"] = "application/json"
         body = body if isinstance(body, bytes) else json.dumps(body).encode()
     try:
-        with contextlib.suppress(BrokenPipeError):  # who is turned away has an answer before all of it was read
+        # Who is turned away has an answer before all of the request was read.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.request(method, path, body, headers)
         answer = connection.getresponse()
         return answer.status, dict(answer.getheaders()), answer.read()
