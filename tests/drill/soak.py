@@ -159,7 +159,7 @@ class Soak:
         print(f"life {self.life}: {' '.join(f'{k[2:]}={v}' for k, v in drawn.items())}"
               f"{' clock' if self.clock else ''}", flush=True)
         self.server = conftest.Server(*self.options, env={**env, "TMPDIR": self.tmp}, wait=False)
-        self.counters, self.first, self.ready_once = {}, None, False
+        self.counters, self.first, self.ready_once, self.was_away = {}, None, False, False
 
     def work(self):
         """Everybody begins."""

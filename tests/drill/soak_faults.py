@@ -331,7 +331,8 @@ def no_descriptors(w, r):
 
 @contextlib.contextmanager
 def no_temporary_files(w, r):
-    """The folder for them is away."""
+    """The folder for them is away; what was there then may stay."""
+    w.was_away = True
     with contextlib.suppress(FileNotFoundError):
         os.rename(w.tmp, w.tmp + ".away")
     yield
