@@ -311,6 +311,7 @@ void specializer_setup(struct specializer *s)
     const struct machine *machine = ops->machine(engine_backend(s->engine));
     s->enabled = s->config->specializer_enabled &&
                  (engine_ranks(s->engine) == 1 || (ops->ranks && ops->ranks->searched));
+    s->compiler.stop = &s->stop;
     s->has_compiler = compiler_known(s->config, s->store, machine, &s->compiler, &err);
     if (!s->has_compiler)
         log_warn("specializer",

@@ -107,7 +107,8 @@ static int read_version(const char *path, struct compiler *out, struct err *err)
                                 .cpu_s = 20,
                                 .address_bytes = compiler_memory,
                                 .file_bytes = COMPILER_FILE_MOST,
-                                .output_max = 4096};
+                                .output_max = 4096,
+                                .stop = out->stop};
     struct process_result r;
     int rc = check_program(path, err);
     if (rc != 0 || (rc = process_run(&spec, &r, err)) != 0)
@@ -148,7 +149,7 @@ static void build_command(const char **argv, const char *compiler, const char *h
 }
 
 /* Builds a trivial kernel in a directory of its own with the flags that real ones get. */
-static int try_compiler(const char *path, struct err *err)
+static int try_compiler(const char *path, const atomic_bool *stop, struct err *err)
 {
     char *dir = safe_folder_temporary("whet-cc-", err);
     if (!dir)
@@ -162,7 +163,8 @@ static int try_compiler(const char *path, struct err *err)
                                 .address_bytes = compiler_memory,
                                 .file_bytes = COMPILER_FILE_MOST,
                                 .output_max = 4096,
-                                .temporary = dir};
+                                .temporary = dir,
+                                .stop = stop};
     struct process_result r = {0};
     char how[80];
     int rc = write_file(source, "float whet_kernel(float x) { return __builtin_sqrtf(x); }\n");
@@ -188,12 +190,12 @@ int compiler_find(const struct config *config, struct compiler *out, struct err 
     const char *wanted = config->specializer_compiler;
     out->machine = MACHINE_CPU;
     if (wanted && *wanted)
-        return read_version(wanted, out, err) == 0 ? try_compiler(wanted, err) : -1;
+        return read_version(wanted, out, err) == 0 ? try_compiler(wanted, out->stop, err) : -1;
     static const char *const known[] = {"cc", "gcc", "clang"};
     struct err last = {""};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         int found = read_version(known[i], out, &last);
-        if (found == 0 && try_compiler(known[i], &last) == 0)
+        if (found == 0 && try_compiler(known[i], out->stop, &last) == 0)
             return 0;
         /* A compiler that is there but broken says more than one that is missing. */
         if (i == 0 || found <= 0)

@@ -392,7 +392,7 @@ static void object_inspect_survives_damage_anywhere(void **state)
 static void compiler_that_anybody_may_exchange_is_refused_with_the_reason(void **state)
 {
     struct shop *s = *state;
-    struct compiler found;
+    struct compiler found = {0};
     struct err err = {""};
     char path[200], link[400];
     char *mine = s->config.specializer_compiler;
@@ -433,7 +433,7 @@ static void build_makes_objects_that_only_we_can_write(void **state)
 static void compiler_find_says_what_is_wrong_with_the_one_configured(void **state)
 {
     struct shop *s = *state;
-    struct compiler found;
+    struct compiler found = {0};
     struct err err = {""};
     char *mine = s->config.specializer_compiler;
     s->config.specializer_compiler = "/no/such/cc";
