@@ -367,6 +367,10 @@ int process_run(const struct process_spec *spec, struct process_result *result, 
     if (!p)
         return -1;
     while (!process_poll(p)) {
+        if (spec->stop && atomic_load(spec->stop)) {
+            process_end(p);
+            return err_set(err, "%s: given up, because we stop", spec->argv[0]);
+        }
         /* Output wakes us at once, the end of a silent child within two milliseconds. */
         struct pollfd fd[2] = {{p->stream[0].fd, POLLIN, 0}, {p->stream[1].fd, POLLIN, 0}};
         poll(fd, 2, 2);

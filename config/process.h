@@ -10,6 +10,7 @@
 #ifndef WHET_CONFIG_PROCESS_H
 #define WHET_CONFIG_PROCESS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -33,7 +34,8 @@ struct process_spec {
     int64_t file_bytes;    /* largest file a child may write; 0: no limit */
     size_t output_max;     /* bytes kept of each stream; the rest is read and dropped */
     int input; /* what the child has as stdin, above 2; stays the caller's; 0: nothing */
-    const char *temporary; /* folder for its temporary files; NULL: where ours are */
+    const char *temporary;   /* folder for its temporary files; NULL: where ours are */
+    const atomic_bool *stop; /* process_run() gives up once it is set; NULL: never */
 };
 
 struct process_result {
@@ -66,7 +68,8 @@ pid_t process_pid(const struct process *p);
 int32_t process_guests(void);
 void process_guests_add(int32_t change);
 
-/* Starts and waits. The caller frees the streams with process_result_free(). 0 or -1. */
+/* Starts and waits. The caller frees the streams with process_result_free(). 0, or -1: it could not
+ * be started, or was ended because of `stop`. */
 int process_run(const struct process_spec *spec, struct process_result *result, struct err *err);
 void process_result_free(struct process_result *r);
 

@@ -6,9 +6,8 @@
  * after the other: the next head is parsed when the response before it is complete and mostly
  * sent, so a client that pipelines without reading stops itself.
  *
- * Writing: handlers append to `out`; one uv_write is in flight at a time, and while it is, more
- * output gathers in `out`. A client that takes no bytes for server.write_timeout is cut. Nothing
- * ever waits for a client.
+ * Writing: handlers append to `out`; one uv_write is in flight at a time, while more gathers in
+ * `out`. A client that takes no bytes for server.write_timeout is cut. Nothing waits for a client.
  *
  * Invariant: between callbacks either x is NULL, or it is being received (HEAD, BODY), or a
  * handler owns its answer (ANSWER).
@@ -82,6 +81,7 @@ void conn_answered(struct conn *c)
     if (c->x->close || unread || c->srv->draining)
         c->close_after = true;
     end_exchange(c, c->x->status);
+    c->answered = true;
     enter(c, PHASE_IDLE, c->srv->config->server_idle_timeout);
     conn_flush(c);
     process(c);

@@ -40,6 +40,7 @@ struct conn {
     bool eof;            /* the client will send no more */
     bool close_after;    /* close once everything is sent */
     bool late;           /* came while the server drains */
+    bool answered;       /* some request of it was: to close it between two loses nothing */
     bool reserved;       /* in a place for operators (room.h): one request, and it ends */
     size_t unsent;       /* of the write in flight, when last looked at */
     int64_t progress_ns; /* when that last shrank */

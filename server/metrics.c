@@ -7,8 +7,10 @@
 #include "server/metrics.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "server/router.h"
@@ -60,10 +62,11 @@ static bool generates(const char *label)
 }
 
 /* A rate begins with the second value of a series, so the first failures would not count: the
- * series of what should never be is there from the start. */
+ * series of what should never be is there from the start. Rows of the route table that share a
+ * label (`/models` and `/v1/models`) are counted under the first of them; the others have none. */
 static bool is_written(const struct metrics *m, int route, int c)
 {
-    return m->requests[route][c] > 0 || codes[c] == 500;
+    return router_label_text(route) && (m->requests[route][c] > 0 || codes[c] == 500);
 }
 
 void metrics_write(struct metrics *m, FILE *out)
@@ -118,25 +121,32 @@ void metrics_answers(const struct metrics *m, uint64_t by_class[6])
     }
 }
 
+/* ---- the process ------------------------------------------------------------------------------
+ * What is read stays open from the first time on, since figures of a process that has run out of
+ * descriptors are what its operator looks for. Only the lane that writes metrics comes here. What
+ * cannot be read has no sample: a 0 would be taken for a fall of memory or of time. */
+
 static void process_value(FILE *out, const char *name, const char *type, const char *help, double v)
 {
-    fprintf(out, "# HELP process_%s %s\n# TYPE process_%s %s\nprocess_%s %.17g\n", name, help, name,
-            type, name, v);
+    if (v >= 0)
+        fprintf(out, "# HELP process_%s %s\n# TYPE process_%s %s\nprocess_%s %.17g\n", name, help,
+                name, type, name, v);
 }
 
-/* Field `n` (from 1) of /proc/self/stat; the command in field 2 may hold spaces. */
+/* Field `n` (from 1) of /proc/self/stat, -1 if there is none; the command in field 2 may hold
+ * spaces. */
 static double stat_field(int n)
 {
+    static int fd = -1;
     char text[1024];
-    FILE *f = fopen("/proc/self/stat", "r");
-    size_t got = f ? fread(text, 1, sizeof(text) - 1, f) : 0;
-    if (f)
-        fclose(f);
-    text[got] = '\0';
+    if (fd < 0)
+        fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd < 0 ? 0 : pread(fd, text, sizeof(text) - 1, 0);
+    text[got > 0 ? got : 0] = '\0';
     char *p = strrchr(text, ')');
     for (int i = 2; p && i < n; i++)
         p = strchr(p + 1, ' ');
-    double v = 0;
+    double v = -1;
     if (p)
         sscanf(p, " %lf", &v);
     return v;
@@ -144,9 +154,9 @@ static double stat_field(int n)
 
 static double boot_time(void)
 {
-    double v = 0;
+    double v = -1;
     char line[256];
-    FILE *f = fopen("/proc/stat", "r");
+    FILE *f = fopen("/proc/stat", "re");
     while (f && fgets(line, sizeof(line), f))
         if (sscanf(line, "btime %lf", &v) == 1)
             break;
@@ -155,29 +165,48 @@ static double boot_time(void)
     return v;
 }
 
+/* Once and for all: by a clock that is set later the process would have started at another time. */
+static double start_time(void)
+{
+    static double at = -1;
+    double boot = at < 0 ? boot_time() : -1, since = at < 0 ? stat_field(22) : -1;
+    if (boot >= 0 && since >= 0)
+        at = boot + since / (double)sysconf(_SC_CLK_TCK);
+    return at;
+}
+
 static int open_fds(void)
 {
+    static DIR *d;
     int n = 0;
-    DIR *d = opendir("/proc/self/fd");
-    while (d && readdir(d))
+    if (!d)
+        d = opendir("/proc/self/fd"); /* with O_CLOEXEC */
+    if (!d)
+        return -1;
+    rewinddir(d);
+    while (readdir(d))
         n++;
-    if (d)
-        closedir(d);
-    return n > 3 ? n - 3 : 0; /* . and .. and the directory itself */
+    return n - 2; /* . and .. */
+}
+
+static double cpu_seconds(void)
+{
+    struct timespec t = {0};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 void metrics_process(FILE *out)
 {
-    double ticks = (double)sysconf(_SC_CLK_TCK);
     struct rlimit fds = {0};
     getrlimit(RLIMIT_NOFILE, &fds);
-    process_value(out, "cpu_seconds_total", "counter", "User and system CPU time",
-                  (stat_field(14) + stat_field(15)) / ticks);
+    double pages = stat_field(24);
+    process_value(out, "cpu_seconds_total", "counter", "User and system CPU time", cpu_seconds());
     process_value(out, "resident_memory_bytes", "gauge", "Resident memory",
-                  stat_field(24) * (double)sysconf(_SC_PAGESIZE));
+                  pages * (double)sysconf(_SC_PAGESIZE));
     process_value(out, "virtual_memory_bytes", "gauge", "Virtual memory", stat_field(23));
     process_value(out, "open_fds", "gauge", "Open file descriptors", open_fds());
     process_value(out, "max_fds", "gauge", "Limit of open file descriptors", (double)fds.rlim_cur);
     process_value(out, "start_time_seconds", "gauge", "Start, in seconds since the epoch",
-                  boot_time() + stat_field(22) / ticks);
+                  start_time());
 }

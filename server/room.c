@@ -151,8 +151,30 @@ static bool is_unread(const struct conn *c)
     return !uv_fileno((const uv_handle_t *)&c->tcp, &fd) && !ioctl(fd, FIONREAD, &n) && n > 0;
 }
 
+/* Nothing of a request is read, so there is no exchange; the answer looks like every other. */
+static void say_full(struct conn *c)
+{
+    struct api_error e;
+    struct buf body = {0}, out = {0};
+    char date[HTTP_DATE_SIZE];
+    api_error_set(&e, 503, NULL, "too many connections are open (server.max_connections)");
+    api_error_json(&body, &e);
+    http_date(date, clock_wall_s());
+    buf_printf(&out,
+               "HTTP/1.1 503 %s\r\nDate: %s\r\nx-request-id: req-%016llx\r\nRetry-After: %d\r\n"
+               "Content-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
+               http_reason(503), date, (unsigned long long)exchange_random(), RETRY_AFTER_S,
+               body.n);
+    buf_add(&out, body.p, body.n);
+    uv_buf_t b = uv_buf_init(out.p, (unsigned)out.n);
+    uv_try_write((uv_stream_t *)&c->tcp, &b, 1);
+    buf_free(&body);
+    buf_free(&out);
+}
+
 /* Closes the connection of the highest rank, of those the one that has waited longest. One that is
- * idle only because its request has not been read yet is none: that request would be lost. */
+ * idle only because its request has not been read yet is none: that request would be lost. So may
+ * be the first one of who has not sent it: it is told why. */
 static bool give_up_one(struct server *s, const struct conn *newcomer,
                         int (*rank_of)(const struct conn *c, const struct conn *newcomer))
 {
@@ -169,6 +191,8 @@ static bool give_up_one(struct server *s, const struct conn *newcomer,
     if (!victim)
         return false;
     s->metrics.connections_evicted++;
+    if (!victim->answered)
+        say_full(victim);
     conn_close(victim);
     return true;
 }
@@ -221,25 +245,9 @@ void room_take_spare(struct server *s)
         s->room.spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-/* Nothing of the request is read, so there is no exchange; the answer looks like every other. */
 void room_turn_away(struct conn *c)
 {
-    struct api_error e;
-    struct buf body = {0}, out = {0};
-    char date[HTTP_DATE_SIZE];
-    api_error_set(&e, 503, NULL, "too many connections are open (server.max_connections)");
-    api_error_json(&body, &e);
-    http_date(date, clock_wall_s());
-    buf_printf(&out,
-               "HTTP/1.1 503 %s\r\nDate: %s\r\nx-request-id: req-%016llx\r\nRetry-After: %d\r\n"
-               "Content-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
-               http_reason(503), date, (unsigned long long)exchange_random(), RETRY_AFTER_S,
-               body.n);
-    buf_add(&out, body.p, body.n);
-    uv_buf_t b = uv_buf_init(out.p, (unsigned)out.n);
-    uv_try_write((uv_stream_t *)&c->tcp, &b, 1);
-    buf_free(&body);
-    buf_free(&out);
+    say_full(c);
     c->srv->metrics.connections_refused++;
     conn_close(c);
 }

@@ -92,7 +92,8 @@ static double take(struct observe *o, int i)
     }
     const struct kernel *k = atomic_load_explicit(&s->kernel, memory_order_acquire);
     seen->total_s += seconds;
-    seen->saved_s += k->origin == ORIGIN_EAGER ? 0 : seconds * o->gain_eager[i];
+    /* What a pinned kernel loses is not counted: this is a counter, which may not fall. */
+    seen->saved_s += k->origin == ORIGIN_EAGER ? 0 : seconds * fmax(o->gain_eager[i], 0);
     struct region_cost work = run_work(o, s, delta[SEEN_TOKENS] / runs,
                                        delta[SEEN_SEQUENCES] / runs, delta[SEEN_CONTEXT] / runs);
     seen->roofline_s += runs * roofline_s(o->machine, &work);

@@ -303,6 +303,7 @@ void specializer_setup(struct specializer *s)
     const struct machine *machine = ops->machine(engine_backend(s->engine));
     s->enabled = s->config->specializer_enabled &&
                  (engine_ranks(s->engine) == 1 || (ops->ranks && ops->ranks->searched));
+    s->compiler.stop = &s->stop;
     s->has_compiler = compiler_known(s->config, s->store, machine, &s->compiler, &err);
     if (!s->has_compiler)
         log_warn("specializer",
@@ -320,9 +321,11 @@ void specializer_setup(struct specializer *s)
         s->agent = agent_open(s->config, s->store, adviser_llm(s->adviser), s->keys.env,
                               s->env.machine->kind);
     if (safe_folder_make(s->keys.object_dir, &err) != 0 ||
-        kernel_sources_write(s->keys.kernel_dir, &err) != 0) {
+        safe_folder_make(s->keys.kernel_dir, &err) != 0) {
         log_error("specializer", "%s: nothing is searched for", err.msg);
         s->has_compiler = false;
+    } else if (kernel_sources_write(s->keys.kernel_dir, &err) != 0) { /* a full disk, say */
+        log_error("specializer", "%s: nothing is built until that can be done", err.msg);
     }
     kernel_sources_prune(s->keys.kernel_dir);
     if (s->has_compiler)

@@ -5,9 +5,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "config/safe_path.h"
 #include "specializer/candidate/hash.h"
 
 #define TABLE_FACTS "kernels/templates.def"
@@ -90,12 +90,14 @@ int agent_body_write(const char *kernel_dir, enum machine_kind machine, const ch
     candidate_body_name(machine, hash, name);
     char *dir = xasprintf("%s/agent", kernel_dir), *path = xasprintf("%s/%s", kernel_dir, name);
     char *part = xasprintf("%s.part", path);
-    FILE *f = mkdir(dir, 0700) == 0 || errno == EEXIST ? fopen(part, "we") : NULL;
+    /* All of the way: somebody may have cleared the folder of the sources away while we run. */
+    bool made = safe_folder_make(dir, err) == 0;
+    FILE *f = made ? fopen(part, "we") : NULL;
     bool ok = f && fprintf(f, "#line 1 \"kernel\"\n%s", body) > 0;
     if (f && fclose(f) != 0)
         ok = false;
     ok = ok && rename(part, path) == 0;
-    if (!ok)
+    if (made && !ok)
         err_set(err, "kernel source %s cannot be written: %s", path, strerror(errno));
     free(dir);
     free(path);

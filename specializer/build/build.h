@@ -8,8 +8,8 @@
 #include "specializer/candidate/stage.h"
 
 /* For CPU kernels: specializer.compiler, or the first of cc, gcc, clang on PATH that compiles a
- * trivial shared object. -1 with a message when there is none. Looked for once, at start. For CUDA
- * kernels: nvrtc_find(). */
+ * trivial shared object. -1 with a message when there is none, or out->stop was set. Looked for
+ * once, at start. For CUDA kernels: nvrtc_find(). */
 int compiler_find(const struct config *config, struct compiler *out, struct err *err);
 
 /* Flags every CPU kernel is built with, NULL-terminated; part of the object key. */

@@ -7,15 +7,19 @@
  * of itself, "cc: fatal error: ..." or "/usr/bin/ld: ...": one about a file goes on with the number
  * of a line there, "k.c:12:1: error: ...", and a quoted one begins with a space. The compiler
  * proper names the kernel's file even where it could not write its own; then the file system is
- * asked.
+ * asked. So it is where a file is missed: somebody may have cleared our folders away.
  */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include "config/err.h"
+#include "config/log.h"
+#include "config/safe_path.h"
 #include "specializer/build/build.h"
 #include "specializer/build/build_private.h"
+#include "specializer/build/sources.h"
 
 static const char no_room[] = "No space left on device";
 
@@ -72,11 +76,17 @@ static bool tool_says_so(const char *line, size_t n)
     return false;
 }
 
+/* Caller frees. */
+static char *folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? xasprintf("%.*s/", (int)(slash - path), path) : xstrdup(".");
+}
+
 bool build_has_room(const char *object)
 {
     struct statvfs v;
-    const char *slash = strrchr(object, '/');
-    char *folder = slash ? xasprintf("%.*s/", (int)(slash - object), object) : xstrdup(".");
+    char *folder = folder_of(object);
     bool room = statvfs(folder, &v) != 0 ||
                 (uint64_t)v.f_bavail * v.f_frsize >= (uint64_t)COMPILER_FILE_MOST;
     free(folder);
@@ -92,4 +102,52 @@ bool compiler_was_hindered(const char *log, const char *object)
         line += n + (line[n] != 0);
     }
     return strstr(log, no_room) && !build_has_room(object);
+}
+
+static bool is_there(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+bool build_has_folder(const char *object)
+{
+    char *folder = folder_of(object);
+    bool there = is_there(folder);
+    free(folder);
+    return there;
+}
+
+int build_files_restore(const struct stage_env *env, const struct candidate *c, struct err *err)
+{
+    char *folder = folder_of(c->object);
+    int rc = 0;
+    if (!is_there(folder)) {
+        log_warn("specializer", "%s is gone, and made again", folder);
+        rc = safe_folder_make(folder, err);
+    }
+    free(folder);
+    if (rc == 0 && env->kernel_dir && c->source && !is_there(c->source)) {
+        log_warn("specializer", "%s is gone: all sources are written again", c->source);
+        rc = kernel_sources_write(env->kernel_dir, err);
+    }
+    return rc;
+}
+
+/* The compiler says which, in words of its own and of the kernel; so the files themselves are
+ * asked. */
+bool build_missed_files(const struct stage_env *env, const struct candidate *c, const char *log)
+{
+    bool missed = false;
+    struct err err = {""};
+    if (strcasestr(log, "no such file or directory")) {
+        missed = !build_has_folder(c->object) || !is_there(c->source);
+        if (!missed && env->kernel_dir && !kernel_sources_there(env->kernel_dir)) {
+            missed = true;
+            log_warn("specializer", "sources in %s are gone: all are written again",
+                     env->kernel_dir);
+            if (kernel_sources_write(env->kernel_dir, &err) != 0)
+                log_error("specializer", "%s", err.msg);
+        }
+    }
+    return missed;
 }

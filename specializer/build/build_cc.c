@@ -9,7 +9,8 @@
  *
  * build_timeout limits CPU time. Wall time may be ten times that: at idle priority a busy server
  * can starve a compiler for long, which says nothing about the kernel - such a build is retried,
- * as is one that failed because the disk was full or the kernel took the process for its memory.
+ * as is one that failed because the disk was full, the kernel took the process for its memory or
+ * our folders were cleared away.
  *
  * The first build for an instruction set makes a header first (header.h), by a process like any
  * other, unless somebody makes it beside (header_work.h). A build that fails with it runs once more
@@ -106,7 +107,8 @@ static int read_version(const char *path, struct compiler *out, struct err *err)
                                 .cpu_s = 20,
                                 .address_bytes = compiler_memory,
                                 .file_bytes = COMPILER_FILE_MOST,
-                                .output_max = 4096};
+                                .output_max = 4096,
+                                .stop = out->stop};
     struct process_result r;
     int rc = check_program(path, err);
     if (rc != 0 || (rc = process_run(&spec, &r, err)) != 0)
@@ -147,7 +149,7 @@ static void build_command(const char **argv, const char *compiler, const char *h
 }
 
 /* Builds a trivial kernel in a directory of its own with the flags that real ones get. */
-static int try_compiler(const char *path, struct err *err)
+static int try_compiler(const char *path, const atomic_bool *stop, struct err *err)
 {
     char *dir = safe_folder_temporary("whet-cc-", err);
     if (!dir)
@@ -161,7 +163,8 @@ static int try_compiler(const char *path, struct err *err)
                                 .address_bytes = compiler_memory,
                                 .file_bytes = COMPILER_FILE_MOST,
                                 .output_max = 4096,
-                                .temporary = dir};
+                                .temporary = dir,
+                                .stop = stop};
     struct process_result r = {0};
     char how[80];
     int rc = write_file(source, "float whet_kernel(float x) { return __builtin_sqrtf(x); }\n");
@@ -187,12 +190,12 @@ int compiler_find(const struct config *config, struct compiler *out, struct err 
     const char *wanted = config->specializer_compiler;
     out->machine = MACHINE_CPU;
     if (wanted && *wanted)
-        return read_version(wanted, out, err) == 0 ? try_compiler(wanted, err) : -1;
+        return read_version(wanted, out, err) == 0 ? try_compiler(wanted, out->stop, err) : -1;
     static const char *const known[] = {"cc", "gcc", "clang"};
     struct err last = {""};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         int found = read_version(known[i], out, &last);
-        if (found == 0 && try_compiler(known[i], &last) == 0)
+        if (found == 0 && try_compiler(known[i], out->stop, &last) == 0)
             return 0;
         /* A compiler that is there but broken says more than one that is missing. */
         if (i == 0 || found <= 0)
@@ -316,6 +319,10 @@ struct build *build_start(const struct stage_env *env, struct candidate *c, stru
     b->c = c;
     b->temporary = xasprintf("%s.%ld-%d.tmp", c->object, (long)getpid(), counter++);
     b->folder = xasprintf("%s.d", b->temporary);
+    if (build_files_restore(env, c, err) != 0) {
+        build_end(b);
+        return NULL;
+    }
     if (c->template && c->template->library) {
         b->chosen = choose(env, b);
         return b;
@@ -343,7 +350,8 @@ static enum stage_result compiler_failed(struct build *b, const struct process_r
                       what);
     bool starved = r->timed_out && !r->cpu_out;
     bool taken = r->signal == SIGKILL && !r->timed_out && !r->cpu_out;
-    if (starved || taken || compiler_was_hindered(r->err, b->c->object))
+    if (starved || taken || compiler_was_hindered(r->err, b->c->object) ||
+        build_missed_files(b->env, b->c, r->err))
         return STAGE_RETRY;
     return STAGE_REFUSE;
 }
@@ -391,7 +399,7 @@ static enum stage_result accept_object(struct build *b, const struct process_res
     struct err err = {""};
     if ((b->library ? inspect_cubin(b, &err) : inspect_object(b, &err)) != 0) {
         candidate_explain(c, STAGE_BUILD, CAUSE_OTHER, 0, "object %.200s", err.msg);
-        return STAGE_REFUSE;
+        return build_has_folder(c->object) ? STAGE_REFUSE : STAGE_RETRY;
     }
     return place_object(b, r->wall_s, r->cpu_s);
 }

@@ -17,5 +17,11 @@ bool compiler_refused(const struct process_result *r, const char *object);
 /* What it printed says that it could not do its work, whatever the kernel is like (build_blame.c).
  */
 bool compiler_was_hindered(const char *log, const char *object);
+/* Files that every build needs are there: the folder of objects, and the sources. Somebody may have
+ * cleared them away while we run; then they are made again. 0, or -1 with a message. */
+int build_files_restore(const struct stage_env *env, const struct candidate *c, struct err *err);
+bool build_has_folder(const char *object);
+/* A compiler that failed missed some of them. */
+bool build_missed_files(const struct stage_env *env, const struct candidate *c, const char *log);
 
 #endif

@@ -65,6 +65,18 @@ int kernel_sources_write(const char *dir, struct err *err)
     return 0;
 }
 
+bool kernel_sources_there(const char *dir)
+{
+    bool there = true;
+    for (int i = 0; i < kernel_source_count && there; i++) {
+        struct stat st;
+        char *path = xasprintf("%s/%s", dir, kernel_sources[i].name);
+        there = stat(path, &st) == 0 && st.st_size == (off_t)kernel_sources[i].size;
+        free(path);
+    }
+    return there;
+}
+
 void kernel_sources_prune(const char *dir)
 {
     char *beside = xstrdup(dir);

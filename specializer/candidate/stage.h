@@ -25,8 +25,9 @@ enum stage_result {
 struct compiler {
     enum machine_kind machine; /* whose kernels it makes */
     char path[512];
-    char version[200]; /* first line of --version: part of every key */
-    char arch[24];     /* "-arch=sm_90a", where it makes kernels for one device's kind */
+    char version[200];       /* first line of --version: part of every key */
+    char arch[24];           /* "-arch=sm_90a", where it makes kernels for one device's kind */
+    const atomic_bool *stop; /* compiler_find() gives up once it is set; NULL: never */
 };
 
 /* What the stages work with; the specializer owns all of it. */

@@ -255,3 +255,18 @@ def test_commands():
         assert word in own.stdout and not own.stderr
     assert subprocess.run([BINARY, "dance"], capture_output=True).returncode == 2
     assert subprocess.run([BINARY], capture_output=True).returncode == 2
+
+
+def test_a_compiler_that_hangs_at_the_start_holds_nobody_up(start, tmp_path):
+    """It is tried before anything is searched, and may take a minute for that; SIGTERM does not wait."""
+    cc, tried = tmp_path / "cc", tmp_path / "tried"
+    cc.write_text(f"#!/bin/sh\ncase \"$*\" in *--version*) exec cc \"$@\";; esac\ntouch {tried}\nexec sleep 1000\n")
+    cc.chmod(0o700)
+    s = start("--specializer-enabled=true", "--specializer-compiler", str(cc))
+    end = time.time() + PATIENCE
+    while not tried.exists():
+        assert time.time() < end, s.text()
+        time.sleep(0.02)
+    s.signal(signal.SIGTERM)
+    assert s.wait() == 0
+    assert "given up, because we stop" in s.text() and "timed out" not in s.text()

@@ -43,3 +43,12 @@ def test_every_part_of_the_drill_says_what_it_defends_and_the_quick_ones_are_run
 def test_a_part_that_does_not_exist_is_an_error():
     done = drill("no-such-part")
     assert done.returncode == 2 and "no-such-part" in done.stderr
+
+
+def test_a_short_soak_finds_nothing():
+    """Everything at once, with a model so small that much happens in a minute."""
+    model = conftest.ROOT / "tests" / "golden" / "tiny-llama.gguf"
+    done = drill("--soak", "1", "--life", "20", env={**os.environ, "WHET_TEST_MODEL": str(model)})
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    last = done.stdout.splitlines()[-1]
+    assert last.endswith(", 0 wrong") and " 0 requests" not in last, done.stdout

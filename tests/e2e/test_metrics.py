@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """/metrics: clean by promtool, exact counts, bounded labels."""
 
+import os
 import re
+import resource
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+import requests
 
 
 def test_exact_counts(start):
@@ -52,6 +55,35 @@ def test_the_promised_names_are_there(server):
 def test_no_name_is_declared_twice(server):
     heads = [line for line in server.get("/metrics").text.splitlines() if line.startswith("# TYPE")]
     assert len(heads) == len({h.split()[2] for h in heads})
+
+
+def test_no_sample_is_there_twice(server):
+    """Routes that share a label (`/models` and `/v1/models`) are one series."""
+    rows = [line.rsplit(" ", 1)[0] for line in server.get("/metrics").text.splitlines() if line[:1] != "#"]
+    assert len(rows) == len(set(rows)), {r for r in rows if rows.count(r) > 1}
+    assert "(null)" not in "".join(rows)
+
+
+def test_the_process_is_told_when_it_has_no_descriptors_left(start):
+    s = start()
+    pid, session = s.process.pid, requests.Session()
+
+    def process():
+        rows = (line.rsplit(" ", 1) for line in session.get(s.url + "/metrics").text.splitlines())
+        return {name: float(value) for name, value in rows if name.startswith("process_")}
+
+    before = process()
+    assert before["process_open_fds"] == len(os.listdir(f"/proc/{pid}/fd"))
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{pid}/fd")), hard))
+    try:
+        now = process()
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+    assert now["process_max_fds"] == now["process_open_fds"] == before["process_open_fds"]
+    assert now["process_cpu_seconds_total"] >= before["process_cpu_seconds_total"] > 0
+    assert now["process_resident_memory_bytes"] > 0 and now["process_virtual_memory_bytes"] > 0
+    assert now["process_start_time_seconds"] == before["process_start_time_seconds"]
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")

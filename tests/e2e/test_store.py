@@ -10,11 +10,13 @@ import resource
 import signal
 import sqlite3
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 import requests
 
-from conftest import BINARY, MODEL
+from conftest import BINARY, MODEL, PATIENCE, ROOT
 
 KEY = "00000000000000aa"
 ON = ("--specializer-enabled=true", "--specializer-paused=true")
@@ -185,3 +187,25 @@ def test_server_without_a_descriptor_left_serves_on_and_blames_no_kernel(start, 
     assert not blamed, blamed
     complaints = [n for n in server.text().splitlines() if re.search(r"build of|probe of", n)]
     assert len(complaints) <= 30, complaints  # told four times, then ever more rarely
+
+
+def test_what_cannot_be_written_at_the_start_is_written_when_it_can_be(start, store):
+    """The disk was full, say: the search was off until the next start."""
+    on = ("--store", store, "--specializer-enabled=true")
+    model = str(ROOT / "tests/golden/tiny-llama.gguf")
+    s = start(*on, "--specializer-paused", model=model)
+    s.wait_text("; store ")
+    s.stop()
+    folder, = Path(store + ".kernels").iterdir()
+    for source in [p for p in folder.rglob("*") if p.is_file()]:
+        source.unlink()
+    in_the_way = folder / "args.h"
+    in_the_way.mkdir()
+    s = start(*on, model=model)
+    s.wait_text("nothing is built until")
+    in_the_way.rmdir()
+    end = time.time() + PATIENCE
+    while not sql(store, "SELECT 1 FROM trace WHERE event = 'built'"):
+        assert time.time() < end, s.text()[-2000:]
+        s.complete("Bread is", max_tokens=100, ignore_eos=True)
+    assert not sql(store, "SELECT reason FROM candidate WHERE state = 'refused' AND reason LIKE 'build:%'")

@@ -55,6 +55,25 @@ static void serving_closes_the_longest_idle_for_a_newcomer(void **state)
     close_all(more, 3);
 }
 
+/* Its first request may be on its way, and would end without a word. */
+static void serving_says_why_to_whom_it_closes_before_the_first_request(void **state)
+{
+    (void)state;
+    int fds[PLACES], silent = client_open_from(1);
+    for (int i = 0; i < PLACES; i++)
+        fds[i] = idle_from(1);
+    assert_int_equal(serving->metrics.connections_evicted, 1);
+    const char *got = client_response(silent);
+    assert_non_null(strstr(got, "server.max_connections"));
+    assert_int_equal(client_status(got), 503);
+    assert_true(client_closed(silent));
+    int newcomer = idle_from(1); /* the next to go has had its answer */
+    assert_true(client_closed(fds[0]));
+    close(silent);
+    close(newcomer);
+    close_all(fds, PLACES);
+}
+
 static struct {
     uv_timer_t timer;
     _Atomic bool wanted, now;
@@ -207,6 +226,7 @@ static void serving_takes_places_from_heads_that_never_end(void **state)
     int other = client_open_from(2);
     assert_int_equal(status_of(other, "/v1/models"), 200);
     assert_int_equal(status_of(other, "/v1/models"), 200);
+    assert_int_equal(client_status(client_response(fds[0])), 503); /* and knows why */
     assert_true(client_closed(fds[0]));
     close(same);
     close(other);
@@ -369,6 +389,7 @@ int main(void)
     signal(SIGPIPE, SIG_IGN); /* as serve_main does: the loop runs in this process */
     const struct CMUnitTest tests[] = {
         TEST(serving_closes_the_longest_idle_for_a_newcomer),
+        TEST(serving_says_why_to_whom_it_closes_before_the_first_request),
         TEST(serving_never_closes_on_a_request_that_it_has_not_read),
         TEST(serving_keeps_places_for_operators),
         TEST(serving_keeps_a_newcomer_when_there_is_room_again),

@@ -157,6 +157,10 @@ static void observe_credits_saved_time_to_specialized_kernels_only(void **unused
     run(&w, REGION_MLP_OUT, 1, 1000, 1000000);
     observe_update(&w.o);
     assert_float_equal(w.o.slot[a].saved_s, 0.5, 1e-9); /* 1 s that would have been 1.5 */
+    w.o.gain_eager[a] = -0.25; /* pinned by an operator, say: a counter never falls */
+    run(&w, REGION_MLP_OUT, 1, 1000, 1000000);
+    observe_update(&w.o);
+    assert_float_equal(w.o.slot[a].saved_s, 0.5, 1e-9);
     close_world(&w);
 }
 

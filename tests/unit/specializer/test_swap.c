@@ -167,7 +167,7 @@ static void texts_survive_swaps_under_load(void **state)
     static struct config config;
     char *none[] = {(char *)"test"}, dir[] = "/tmp/whet-swap-XXXXXX";
     struct err err = {""};
-    struct compiler compiler;
+    struct compiler compiler = {0};
     assert_int_equal(config_parse(&config, 1, none, &err), 0);
     assert_int_equal(compiler_find(&config, &compiler, &err), 0);
     assert_non_null(mkdtemp(dir));

@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/safe_path.h"
 #include "specializer/agent/agent_prompt.h"
+#include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_text.h"
 
 static void expect(enum agent_language language, const char *text, const char *word)
@@ -551,6 +553,19 @@ static void every_prefix_of_a_text_has_an_answer(void **state)
     }
 }
 
+static void text_is_written_where_its_folder_was_cleared_away(void **state)
+{
+    (void)state;
+    struct err err = {""};
+    char dir[] = "/tmp/whet-text-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    char *kernels = xasprintf("%s/store.db.kernels/0123456789abcdef", dir);
+    if (agent_body_write(kernels, MACHINE_CPU, "0123456789abcdef", "int x;", &err) != 0)
+        fail_msg("%s", err.msg);
+    safe_folder_remove(dir);
+    free(kernels);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -568,6 +583,7 @@ int main(void)
         cmocka_unit_test(macros_do_not_grow_without_bound),
         cmocka_unit_test(text_has_a_size),
         cmocka_unit_test(every_prefix_of_a_text_has_an_answer),
+        cmocka_unit_test(text_is_written_where_its_folder_was_cleared_away),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

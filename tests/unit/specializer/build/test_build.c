@@ -14,10 +14,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "config/safe_path.h"
 #include "engine/backend.h"
 #include "specializer/build/build.h"
 #include "specializer/build/build_private.h"
 #include "specializer/build/object.h"
+#include "specializer/build/sources.h"
 #include "specializer/search/space.h"
 
 struct shop {
@@ -202,6 +204,40 @@ static void build_knows_what_hinders_a_compiler(void **state)
     assert_int_equal(build(s, "int whet_kernel = 1;"), STAGE_PASS); /* there is an object */
 }
 
+/* Somebody clears our folders away while we run: that says nothing of a kernel, and what comes next
+ * finds them again. */
+static void build_goes_on_where_folders_are_cleared_away(void **state)
+{
+    struct shop *s = *state;
+    struct err err = {""};
+    char *kernels = xasprintf("%s/kernels", s->dir), *folder = xasprintf("%s/objects", s->dir),
+         *header = xasprintf("%s/args.h", kernels);
+    sprintf(s->c.object, "%s/k.so", folder);
+    assert_int_equal(build(s, "int whet_kernel = 1;"), STAGE_PASS); /* there was none at all */
+    struct build *b = begin(s, "int whet_kernel = 1;");
+    safe_folder_remove(folder);
+    enum stage_result r;
+    while ((r = build_poll(b)) == STAGE_RUNNING)
+        usleep(1000);
+    build_end(b);
+    assert_int_equal(r, STAGE_RETRY);
+    s->env.kernel_dir = kernels;
+    assert_int_equal(kernel_sources_write(kernels, &err), 0);
+    assert_int_equal(unlink(header), 0);
+    assert_int_equal(build(s, "#include \"args.h\"\nint whet_kernel = 1;"), STAGE_RETRY);
+    assert_int_equal(build(s, "#include \"args.h\"\nint whet_kernel = 1;"), STAGE_PASS);
+    assert_int_equal(build(s, "#include \"nothing.h\"\n"), STAGE_REFUSE); /* its own doing */
+    safe_folder_remove(kernels);
+    unlink(s->c.source);
+    build_end(build_start(&s->env, &s->c, &err)); /* what it compiles is not there */
+    assert_true(kernel_sources_there(kernels));
+    safe_folder_remove(kernels);
+    safe_folder_remove(folder);
+    free(kernels);
+    free(folder);
+    free(header);
+}
+
 /* 2^40 nested expansions. */
 static void endless(char text[4000])
 {
@@ -356,7 +392,7 @@ static void object_inspect_survives_damage_anywhere(void **state)
 static void compiler_that_anybody_may_exchange_is_refused_with_the_reason(void **state)
 {
     struct shop *s = *state;
-    struct compiler found;
+    struct compiler found = {0};
     struct err err = {""};
     char path[200], link[400];
     char *mine = s->config.specializer_compiler;
@@ -397,7 +433,7 @@ static void build_makes_objects_that_only_we_can_write(void **state)
 static void compiler_find_says_what_is_wrong_with_the_one_configured(void **state)
 {
     struct shop *s = *state;
-    struct compiler found;
+    struct compiler found = {0};
     struct err err = {""};
     char *mine = s->config.specializer_compiler;
     s->config.specializer_compiler = "/no/such/cc";
@@ -438,6 +474,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(build_does_not_take_the_kernels_words_for_the_compilers,
                                         shop_open, shop_close),
         cmocka_unit_test_setup_teardown(build_knows_what_hinders_a_compiler, shop_open, shop_close),
+        cmocka_unit_test_setup_teardown(build_goes_on_where_folders_are_cleared_away, shop_open,
+                                        shop_close),
         cmocka_unit_test_setup_teardown(build_stops_a_compiler_that_does_not_end, shop_open,
                                         shop_close),
         cmocka_unit_test_setup_teardown(a_build_that_is_given_up_leaves_nothing_of_the_compilers,
