@@ -5,7 +5,7 @@
  * A thread's two rows are a pair that RoPE turns: of one head, by one frequency, for all its
  * tokens. Tokens of a prompt follow each other, so that from one of a thread's groups of eight
  * tokens to the next all angles grow by the same, and cosine and sine are turned on instead of
- * looked up: lookups are 128 loads a thread, of 128 KB a tile of 256 tokens, and took a third of
+ * looked up: lookups are 128 loads a thread, of 128 KB a tile of 256 tokens, and took a quarter of
  * the end. Each turn is wrong by some 1e-7, up to 31 of them together by a thousandth of what
  * rounding to bf16 is wrong by. Where tokens do not follow each other, as decodes do not, they are
  * looked up.
