@@ -6,40 +6,39 @@
 #include <stdlib.h>
 #include <string.h>
 
-int err_set(struct err *e, const char *fmt, ...)
+static void set(struct err *e, bool outside, bool killed, const char *fmt, va_list ap)
 {
     if (!e)
-        return -1;
+        return;
+    vsnprintf(e->msg, sizeof e->msg, fmt, ap);
+    e->outside = outside;
+    e->killed = killed;
+}
+
+int err_set(struct err *e, const char *fmt, ...)
+{
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(e->msg, sizeof e->msg, fmt, ap);
+    set(e, false, false, fmt, ap);
     va_end(ap);
-    e->outside = e->killed = false;
     return -1;
 }
 
 int err_outside(struct err *e, const char *fmt, ...)
 {
-    if (!e)
-        return -1;
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(e->msg, sizeof e->msg, fmt, ap);
+    set(e, true, false, fmt, ap);
     va_end(ap);
-    e->outside = true;
-    e->killed = false;
     return -1;
 }
 
 int err_killed(struct err *e, const char *fmt, ...)
 {
-    if (!e)
-        return -1;
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(e->msg, sizeof e->msg, fmt, ap);
+    set(e, true, true, fmt, ap);
     va_end(ap);
-    e->outside = e->killed = true;
     return -1;
 }
 

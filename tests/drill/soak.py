@@ -94,6 +94,27 @@ class Soak:
             self.inside -= 1
             self.gate.notify_all()
 
+    @contextlib.contextmanager
+    def doing(self, what, begun=None):
+        """After enter(): whatever ends it is told under this name, a lost connection unless something excuses that,
+        and a mistake of the soak itself, which must not end it in silence."""
+        life = self.life
+        try:
+            yield
+        except clients.Lost as e:
+            # A server that was ended may cut what it had not read, and everything if it was killed.
+            excused = self.life != life or self.excused(begun)
+            self.account.add(what, "cut" if excused else "LOST")
+            if not excused:
+                self.fail(f"{what}: lost without an error: {e}")
+            time.sleep(0.2)
+        except Failed as e:
+            self.fail(f"{what}: {e}")
+        except Exception as e:  # noqa: BLE001
+            self.fail(f"{what}: {e!r}")
+        finally:
+            self.leave()
+
     def fail(self, text):
         self.wrong.append(text)
         kind = re.sub(r"[0-9a-f]*\d[0-9a-f.]*", "#", text)[:100]

@@ -35,9 +35,13 @@ def plain():
 
 
 def samples(w, key=None):
-    """{sample: value} and {metric: type} of /metrics; None if it is refused while the server ends."""
+    """{sample: value} and {metric: type} of /metrics."""
     status, _, body = exchange(w.server, "GET", "/metrics", key=key)
     demand(status == 200, lambda: f"/metrics: {status} {body[:200]!r}")
+    return samples_of(body)
+
+
+def samples_of(body):
     values, types = {}, {}
     for line in body.decode().splitlines():
         if line.startswith("# TYPE "):
@@ -76,29 +80,21 @@ def poller(w, seed):
         if not w.enter():
             continue
         life, path = w.life, r.choice(POLLED)
-        try:
-            if path == "/metrics":
-                key = r.choice([None, clients.ADMIN])
-                values, types = samples(w, key)
-                if w.life == life:
-                    counters_rise(w, values, types, key)
-                    demand(values["whet_hot_path_compiles_total"] == 0, "a compiler was started on the request path")
-            else:
-                status, _, body = exchange(w.server, "GET", path)
-                demand(status == 200 or w.ending or (path == "/ready" and b"restoring" in body),
-                       lambda: f"{path}: {status} {body[:200]!r}")
-                if path == "/specializer":
-                    json.loads(body)
+        with w.doing(path):
+            key = r.choice([None, clients.ADMIN]) if path == "/metrics" else None
+            status, _, body = exchange(w.server, "GET", path, key=key)
+            if status == 503 and b"too many connections" in body:  # it was given up before it had asked
+                w.account.add("poller", "crowded")
+                continue
+            demand(status == 200 or (w.ending and path != "/metrics") or (path == "/ready" and b"restoring" in body),
+                   lambda: f"{path}: {status} {body[:200]!r}")
+            if path == "/metrics" and w.life == life:
+                values, types = samples_of(body)
+                counters_rise(w, values, types, key)
+                demand(values["whet_hot_path_compiles_total"] == 0, "a compiler was started on the request path")
+            elif path == "/specializer":
+                json.loads(body)
             w.account.add("poller", path)
-        except Lost as e:
-            if w.life == life and not w.excused():
-                w.fail(f"{path}: lost without an error: {e}")
-        except Failed as e:
-            w.fail(f"poller: {e}")
-        except Exception as e:  # noqa: BLE001
-            w.fail(f"poller: {e!r}")
-        finally:
-            w.leave()
 
 
 def state(w):

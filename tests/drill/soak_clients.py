@@ -318,20 +318,7 @@ def client(w, i, seed):
     while not w.over.is_set():
         if not w.enter():
             continue
-        kind, life, begun = r.choices(kinds, weights)[0], w.life, time.monotonic()
-        try:
+        kind = r.choices(kinds, weights)[0]
+        with w.doing(kind.__name__, time.monotonic()):
             w.account.add(kind.__name__, str(kind(w, r)))
-        except Lost as e:
-            # A server that was ended may cut what it had not read, and everything if it was killed.
-            excused = w.life != life or w.excused(begun)
-            w.account.add(kind.__name__, "cut" if excused else "LOST")
-            if not excused:
-                w.fail(f"{kind.__name__}: lost without an error: {e}")
-            time.sleep(0.2)
-        except Failed as e:
-            w.fail(f"{kind.__name__}: {e}")
-        except Exception as e:  # noqa: BLE001 - a mistake of the soak itself must not end it in silence
-            w.fail(f"{kind.__name__}: {e!r}")
-        finally:
-            w.leave()
         w.over.wait(r.choice([0, 0.05, 0.3]))

@@ -21,8 +21,8 @@ import agentic
 import conftest
 import soak_clients
 from parts_faults import COMPILERS, LIBFAKETIME, set_offset
-from soak_clients import BUSY, LAST_WORDS, Lost, error_of, exchange
-from world import Failed, children, demand, kind_of
+from soak_clients import BUSY, LAST_WORDS, error_of, exchange
+from world import children, demand, kind_of
 
 # A compiler as a script that looks up what it is to do.
 COMPILER = """#!/bin/sh
@@ -359,20 +359,11 @@ def operator(w, seed):
     while not w.over.wait(r.uniform(0.2, 1.5)):
         if not w.enter():
             continue
-        act, life = r.choices(acts, weights)[0], w.life
-        try:
+        act = r.choices(acts, weights)[0]
+        with w.doing(act.__name__):
             if w.ready and not w.ending:
                 act(w, r)
                 w.account.add("operator", act.__name__)
-        except Lost as e:
-            if w.life == life and not w.excused():
-                w.fail(f"{act.__name__}: lost without an error: {e}")
-        except Failed as e:
-            w.fail(f"{act.__name__}: {e}")
-        except Exception as e:  # noqa: BLE001
-            w.fail(f"{act.__name__}: {e!r}")
-        finally:
-            w.leave()
 
 
 def saboteur(w, seed):
