@@ -102,3 +102,8 @@ const char *json_bad_place(const char *text, size_t n)
     }
     return NULL;
 }
+
+cJSON *json_strict_parse(const char *text)
+{
+    return json_bad_place(text, strlen(text)) ? NULL : cJSON_Parse(text);
+}

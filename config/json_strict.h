@@ -7,11 +7,12 @@
  * who wrote them may have meant otherwise. So texts from outside are looked over before cJSON reads
  * them.
  *
- * Pure functions: any thread.
+ * Any thread.
  */
 #ifndef WHET_CONFIG_JSON_STRICT_H
 #define WHET_CONFIG_JSON_STRICT_H
 
+#include <cjson/cJSON.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -28,5 +29,8 @@ bool json_is_number(const char *s, size_t length);
  * or U+0000, escaped or not, which a C string cannot hold. NULL if all is good. Nothing else of the
  * text is judged. */
 const char *json_bad_place(const char *text, size_t n);
+
+/* The text's tree, for cJSON_Delete(); NULL where it has a bad place or is no JSON. */
+cJSON *json_strict_parse(const char *text);
 
 #endif

@@ -314,7 +314,7 @@ int tables_read(struct tables *t, const char *path, struct err *err)
     *t = (struct tables){0};
     if (!text)
         return err_set(err, "%s: %s", path, strerror(errno));
-    cJSON *o = json_bad_place(text, strlen(text)) ? NULL : cJSON_Parse(text);
+    cJSON *o = json_strict_parse(text);
     free(text);
     const cJSON *tables = cJSON_GetObjectItemCaseSensitive(o, "tables"), *one;
     struct err why = {{0}};

@@ -267,7 +267,7 @@ int probe_request_read(struct probe_request *q, const char *path, struct err *er
     char *text = read_text(path, err);
     if (!text)
         return -1;
-    cJSON *j = json_bad_place(text, strlen(text)) ? NULL : cJSON_Parse(text);
+    cJSON *j = json_strict_parse(text);
     free(text);
     if (!cJSON_IsObject(j)) {
         cJSON_Delete(j);
@@ -340,7 +340,7 @@ static void copy_text(char *dst, size_t n, const char *src)
 int probe_answer_parse(struct probe_answer *a, const char *text)
 {
     memset(a, 0, sizeof *a);
-    cJSON *j = json_bad_place(text, strlen(text)) ? NULL : cJSON_Parse(text);
+    cJSON *j = json_strict_parse(text);
     int verdict = CHOICE(string_of(j, "verdict"), verdict_text);
     struct number n[NUMBERS];
     numbers_of(a, n);

@@ -156,7 +156,7 @@ static void place_line(struct record_of *r, const cJSON *o)
 
 static int take_line(struct adviser_replay *r, const char *line, int number, struct err *err)
 {
-    cJSON *o = json_bad_place(line, strlen(line)) ? NULL : cJSON_Parse(line);
+    cJSON *o = json_strict_parse(line);
     const cJSON *request = cJSON_GetObjectItemCaseSensitive(o, "request");
     const cJSON *region = cJSON_GetObjectItemCaseSensitive(o, "region");
     const cJSON *reply = cJSON_GetObjectItemCaseSensitive(o, "reply");

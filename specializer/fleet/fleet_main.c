@@ -147,7 +147,7 @@ static int add_texts(struct fleet_db *db, cJSON *kernels, struct err *err)
         return -1;
     for (int i = 0; i < rows.n; i++) {
         const char *body = fleet_value(&rows, i, 0);
-        cJSON *row = json_bad_place(body, strlen(body)) ? NULL : cJSON_Parse(body);
+        cJSON *row = json_strict_parse(body);
         if (cJSON_IsObject(row))
             cJSON_AddItemToArray(kernels, row);
         else

@@ -37,9 +37,8 @@ int store_trial(struct store *s, const char *key, bool on, struct err *err)
 {
     pthread_mutex_lock(&s->lock);
     int r = mark(s, key, on, err);
-    if (r == 0 || on)
-        forget_unmarked(s,
-                        key); /* `on` that failed is not loaded: its mark, if any, is as it was */
+    if (r == 0 || on) /* `on` that failed is not loaded: its mark, if any, is as it was */
+        forget_unmarked(s, key);
     if (r == 0) {
         store_settle_locked(s);
     } else if (!on) { /* the disk is full, say: a death from here on is not this kernel's */

@@ -82,6 +82,7 @@ static void the_first_number_that_is_none_is_found(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         snprintf(text, sizeof text, "{\"a\":[1,%s]}", bad[i]);
         assert_ptr_equal(json_bad_place(text, strlen(text)), text + 8);
+        assert_null(json_strict_parse(text));
         assert_false(json_is_number(bad[i], strlen(bad[i])));
     }
 }
