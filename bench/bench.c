@@ -189,7 +189,8 @@ static int open_backend(struct bench *b, struct err *e)
                                 .max_rows = batch,
                                 .pack_bytes = c->specializer_pack_mib * 1048576,
                                 .huge_pages = c->engine_huge_pages};
-    device_weights_settle(b->model, c->engine_device_weights, b->ops, &o, o.kv_pages);
+    struct kv_wish kv = {.pages = o.kv_pages};
+    device_weights_settle(b->model, c->engine_device_weights, b->ops, &o, &kv);
     int32_t pages = o.kv_pages;
     if (b->lead && lead_agree(b->lead, &o, e))
         return -1;

@@ -10,11 +10,18 @@
 #include "engine/backend.h"
 #include "engine/model.h"
 
-/* `wish` is engine.device_weights. auto: bf16 where that, with `least_pages` pages of keys and
- * values and repacked weights, fits the device. `o` is what the backend will be opened with, but
- * for pages. Sets m->own_formats and m->bf16_copies; a backend in host memory has no use for them.
+/* Keys and values that the engine will want on the device. */
+struct kv_wish {
+    int64_t pages, mib; /* asked for (engine.kv_pages, engine.kv_mib); 0: whatever there is room for */
+    int64_t most_pages; /* more are of no use unless asked for */
+};
+
+/* `wish` is engine.device_weights. auto: formats of the file, and bf16 beside them where that
+ * leaves room for the pages asked for; where none are, for most_pages or three quarters of what
+ * bf16 alone would leave. `o` is what the backend will be opened with, but for pages. Sets
+ * m->own_formats and m->bf16_copies; a backend in host memory has no use for them.
  */
 void device_weights_settle(struct model *m, const char *wish, const struct backend_ops *ops,
-                           const struct backend_options *o, int64_t least_pages);
+                           const struct backend_options *o, const struct kv_wish *kv);
 
 #endif

@@ -108,6 +108,13 @@ static int32_t pages_asked_for(const struct engine *e, int64_t n, int64_t bytes)
     return (int32_t)fit;
 }
 
+/* As many as every running sequence at full length could use: nobody asked for a prefix cache
+ * beside them. */
+static int64_t most_pages(const struct engine *e)
+{
+    return (int64_t)e->options.limits.max_batch * ((e->info.max_context + KV_PAGE - 1) / KV_PAGE);
+}
+
 static int choose_pages(struct engine *e, struct backend_options *b, struct err *err)
 {
     const struct engine_options *o = &e->options;
@@ -127,9 +134,7 @@ static int choose_pages(struct engine *e, struct backend_options *b, struct err 
         b->kv_pages = pages_asked_for(e, n, bytes);
         return 0;
     }
-    /* No more than every running sequence at full length could use: nobody asked for a prefix cache
-     * beside them. */
-    int64_t most = (int64_t)o->limits.max_batch * ((e->info.max_context + KV_PAGE - 1) / KV_PAGE);
+    int64_t most = most_pages(e);
     n = n > most ? most : n;
     b->kv_pages = (int32_t)(n > INT32_MAX / KV_PAGE ? INT32_MAX / KV_PAGE : n);
     return 0;
@@ -167,7 +172,8 @@ static int try_backend(struct engine *e, struct backend_options *o, struct err *
         struct backend_options draft = engine_draft_options(e, o);
         o->keep_bytes = e->ops->fixed_bytes(e->draft_model, &draft);
     }
-    device_weights_settle(e->model, e->options.device_weights, e->ops, o, LEAST_PAGES);
+    struct kv_wish kv = {e->options.kv_pages, e->options.kv_mib, most_pages(e)};
+    device_weights_settle(e->model, e->options.device_weights, e->ops, o, &kv);
     if (choose_pages(e, o, err) || (e->ranks && engine_ranks_agree(e, o, err)))
         return -1;
     e->backend = e->ops->open(e->model, o, err);
