@@ -190,7 +190,8 @@ static int open_backend(struct bench *b, struct err *e)
                                 .pack_bytes = c->specializer_pack_mib * 1048576,
                                 .huge_pages = c->engine_huge_pages};
     struct kv_wish kv = {.pages = o.kv_pages};
-    device_weights_settle(b->model, c->engine_device_weights, b->ops, &o, &kv);
+    bool e4m3 = strcmp(c->specializer_numerics, "fp8") == 0;
+    device_weights_settle(b->model, c->engine_device_weights, e4m3, b->ops, &o, &kv);
     int32_t pages = o.kv_pages;
     if (b->lead && lead_agree(b->lead, &o, e))
         return -1;

@@ -249,6 +249,9 @@ struct backend_ops {
     /* Optional. Before open: bytes of a KV page in all layers, and bytes that the device has for
      * pages once `m` is on it (0: not known). Without it pages are floats in host memory. */
     int64_t (*kv_room)(const struct model *m, const struct backend_options *o, int64_t *page_bytes);
+    /* Optional, before open: whether kernels of templates may multiply weights in F8 as they are.
+     */
+    bool (*e4m3)(void);
     /* Optional, before open: bytes on the device of a model that is opened so, but for pages. */
     int64_t (*fixed_bytes)(const struct model *m, const struct backend_options *o);
     /* Optional, engine thread: whether this step could run with these kernels without being late;

@@ -40,8 +40,9 @@ static bool both_fit(struct model *m, const struct backend_ops *ops,
     return room > 0 && room >= room_with(m, false, false, ops, o, &other) / 4 * 3;
 }
 
-void device_weights_settle(struct model *m, const char *wish, const struct backend_ops *ops,
-                           const struct backend_options *o, const struct kv_wish *kv)
+void device_weights_settle(struct model *m, const char *wish, bool e4m3,
+                           const struct backend_ops *ops, const struct backend_options *o,
+                           const struct kv_wish *kv)
 {
     m->own_formats = true;
     if (m->fine_scales && ops->kv_room)
@@ -52,10 +53,12 @@ void device_weights_settle(struct model *m, const char *wish, const struct backe
     bool any = ops->kv_room && keeps_any(m), choose = any && strcmp(wish, "auto") == 0;
     bool both = choose ? both_fit(m, ops, o, kv) : any && strcmp(wish, "both") == 0;
     m->bf16_copies = both;
+    m->e4m3_products = both && e4m3 && ops->e4m3 && ops->e4m3();
     m->own_formats = both || choose || (any && strcmp(wish, "own") == 0);
     if (choose)
-        log_info("engine", "weights on the device: in the file's own formats%s "
-                           "(engine.device_weights)",
+        log_info("engine",
+                 "weights on the device: in the file's own formats%s "
+                 "(engine.device_weights)",
                  both ? ", and as bf16 for steps of many tokens"
                       : " alone, because bf16 beside them would leave too little for KV pages");
 }

@@ -172,6 +172,8 @@ void engine_take_options(struct engine_options *o, const struct config *c)
     o->huge_pages = c->engine_huge_pages;
     o->pin_threads = c->engine_pin_threads;
     o->bit_equal = c->specializer_numerics && strcmp(c->specializer_numerics, "bit_equal") == 0;
+    o->e4m3 = c->specializer_enabled && c->specializer_numerics &&
+              strcmp(c->specializer_numerics, "fp8") == 0;
     o->texts = c->specializer_enabled && strcmp(c->specializer_agentic, "on") == 0;
     o->seed = (uint64_t)c->engine_seed;
     o->max_batch = (int32_t)c->engine_max_batch;

@@ -62,6 +62,7 @@ struct engine_options {
     char *device_weights;
     bool huge_pages, pin_threads, texts;
     bool bit_equal; /* kernels produce eager's bits */
+    bool e4m3;      /* they may have activations in e4m3 */
     uint64_t seed;
     struct scheduler_limits limits;
     int32_t draft_tokens;             /* 0: as many as pay */

@@ -326,7 +326,8 @@ int engine_ranks_agree(struct engine *e, struct backend_options *o, struct err *
                                .max_tokens = o->max_tokens,
                                .max_rows = o->max_rows,
                                .own_formats = e->model->own_formats,
-                               .bf16_copies = e->model->bf16_copies};
+                               .bf16_copies = e->model->bf16_copies,
+                               .e4m3_products = e->model->e4m3_products};
     engine_say(e, 0.95, "waiting for the other ranks to load the model");
     if (ranks_agree(e->ranks, e->ops, &part, &setup, err))
         return -1;

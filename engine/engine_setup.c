@@ -173,7 +173,7 @@ static int try_backend(struct engine *e, struct backend_options *o, struct err *
         o->keep_bytes = e->ops->fixed_bytes(e->draft_model, &draft);
     }
     struct kv_wish kv = {e->options.kv_pages, e->options.kv_mib, most_pages(e)};
-    device_weights_settle(e->model, e->options.device_weights, e->ops, o, &kv);
+    device_weights_settle(e->model, e->options.device_weights, e->options.e4m3, e->ops, o, &kv);
     if (choose_pages(e, o, err) || (e->ranks && engine_ranks_agree(e, o, err)))
         return -1;
     e->backend = e->ops->open(e->model, o, err);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* formats.c - see formats.h.
  *
- * A table has two halves, because a GPU may read copies in bf16 in steps of more than OWN_MOST
- * tokens (plan.h), which is a boundary of M buckets: a slot lies in one half or in the other.
+ * A table has a part for each zone of a step's tokens, because a GPU may read copies in bf16 in
+ * some of them (plan.h). Zones end where M buckets do: a slot lies in one of them.
  */
 #include "engine/formats.h"
 
@@ -14,7 +14,7 @@
 #include "config/err.h"
 #include "engine/quant.h"
 
-/* Of a region, in steps of up to OWN_MOST tokens or of more. */
+/* Of a region, in the steps of a zone. */
 struct region_classes {
     int32_t classes; /* that have slots */
     struct format_class *class[FORMAT_CLASSES];
@@ -23,7 +23,7 @@ struct region_classes {
 };
 
 struct formats {
-    struct region_classes region[REGION_NODES][2];
+    struct region_classes region[REGION_NODES][ZONES];
 };
 
 /* ---- one layer ------------------------------------------------------------------------------ */
@@ -236,15 +236,15 @@ struct formats *formats_open(const struct model *m, enum machine_kind kind)
 {
     struct formats *f = xcalloc(1, sizeof *f);
     for (int r = 0; r < REGION_NODES; r++)
-        for (int wide = 0; wide < 2; wide++)
-            find_classes(m, kind, (enum region)r, wide ? OWN_MOST + 1 : 1, &f->region[r][wide]);
+        for (int zone = 0; zone < ZONES; zone++)
+            find_classes(m, kind, (enum region)r, device_zone_from(zone), &f->region[r][zone]);
     return f;
 }
 
 void formats_close(struct formats *f)
 {
-    for (int i = 0; f && i < 2 * REGION_NODES; i++) {
-        struct region_classes *of = &f->region[i / 2][i % 2];
+    for (int i = 0; f && i < ZONES * REGION_NODES; i++) {
+        struct region_classes *of = &f->region[i / ZONES][i % ZONES];
         for (int c = 0; c < of->classes; c++)
             free(of->class[c]);
         free(of->of);
@@ -254,7 +254,7 @@ void formats_close(struct formats *f)
 
 static const struct region_classes *classes_of(const struct formats *f, enum region r, int tokens)
 {
-    return &f->region[r][tokens > OWN_MOST];
+    return &f->region[r][device_zone(tokens)];
 }
 
 int formats_classes(const struct formats *f, enum region r, int tokens)

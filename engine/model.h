@@ -54,10 +54,11 @@ struct model {
     struct tokenizer *tokenizer; /* owned */
     char *chat_template;         /* the model's own template text, or NULL */
     int64_t weight_bytes;        /* bytes of all tensors */
-    bool own_formats; /* a GPU keeps weights as they are stored (device_weights.h), else bf16 */
-    bool bf16_copies; /* and as bf16 beside them, for steps of more than OWN_MOST tokens */
-    bool fine_scales; /* some matrix in F8 has more scales than a GPU keeps (kernels/bricks.h), so
-                         those in F8 become bf16 there */
+    bool own_formats;   /* a GPU keeps weights as they are stored (device_weights.h), else bf16 */
+    bool bf16_copies;   /* and as bf16 beside them, for steps of more than OWN_MOST tokens */
+    bool e4m3_products; /* and those of more than E4M3_OVER read F8 as it is all the same */
+    bool fine_scales;   /* some matrix in F8 has more scales than a GPU keeps (kernels/bricks.h), so
+                           those in F8 become bf16 there */
     bool fp8_activations; /* the checkpoint is made for activations in FP8, scaled while serving */
     char hash[17];        /* 16 hex digits of shape and tensor directory: the model's identity */
     struct shard shard;   /* what of a larger model this is: then the shape is the rank's own, and

@@ -224,6 +224,21 @@ static enum dtype own_type(const struct model *model, enum region r, int layer)
     }
 }
 
+int device_zone(int m)
+{
+    return (m > OWN_MOST) + (m > E4M3_OVER);
+}
+
+int device_zone_from(int zone)
+{
+    return zone == 0 ? 1 : zone == 1 ? OWN_MOST + 1 : E4M3_OVER + 1;
+}
+
+bool device_reads_copy(const struct model *model, enum dtype own, int m)
+{
+    return m > OWN_MOST && !(m > E4M3_OVER && model->e4m3_products && own == DTYPE_F8);
+}
+
 bool device_copied(const struct model *model, enum region r, int layer)
 {
     return model->own_formats && model->bf16_copies && r != REGION_EMBED &&
@@ -232,8 +247,9 @@ bool device_copied(const struct model *model, enum region r, int layer)
 
 enum dtype device_type(const struct model *model, enum region r, int layer, int m)
 {
-    bool own = model->own_formats && !(m > OWN_MOST && device_copied(model, r, layer));
-    return own ? own_type(model, r, layer) : DTYPE_BF16;
+    enum dtype own = model->own_formats ? own_type(model, r, layer) : DTYPE_BF16;
+    bool copy = device_copied(model, r, layer) && device_reads_copy(model, own, m);
+    return copy ? DTYPE_BF16 : own;
 }
 
 struct region_cost plan_cost(const struct model *model, enum region r, int layer, int m,

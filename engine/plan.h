@@ -85,9 +85,16 @@ const struct plan_node *plan_ahead(const struct plan *p, enum region r, int32_t 
  * logits, the head): what the file has where all of it (q, k and v; gate and up) is in one that can
  * be kept (kernels/bricks.h) and the model says that it is (own_formats; F8, if fine_scales does
  * not forbid it), else bf16. Where there is bf16 beside it (bf16_copies), steps of more than
- * OWN_MOST tokens read that: on an H200 they are faster with it from 32 on (docs/gpu.md). */
-enum { OWN_MOST = 16 };
+ * OWN_MOST tokens read that: on an H200 they are faster with it from 32 on (docs/gpu.md). Those of
+ * more than E4M3_OVER read F8 again if kernels may multiply it as it is (e4m3_products). */
+enum { OWN_MOST = 16, E4M3_OVER = 256, ZONES = 3 };
+/* Steps of a zone read the same form of each matrix. Its limits are M buckets (dispatch.h). */
+int device_zone(int m);
+/* The fewest tokens of a zone. */
+int device_zone_from(int zone);
 enum dtype device_type(const struct model *model, enum region r, int layer, int m);
+/* Whether steps of m tokens read the bf16 copy of a matrix in format `own`, if there is one. */
+bool device_reads_copy(const struct model *model, enum dtype own, int m);
 /* Whether there is such a copy. */
 bool device_copied(const struct model *model, enum region r, int layer);
 

@@ -132,14 +132,14 @@ cJSON *slots_json_locked(struct specializer *s)
     return a;
 }
 
-/* Layers of regions with more format classes than have slots, in steps of few tokens or of many. */
+/* Layers of regions with more format classes than have slots, in the steps of a zone (plan.h). */
 cJSON *layers_without_slots_json(const struct specializer *s)
 {
     const struct formats *f = dispatch_formats(s->env.dispatch);
     cJSON *a = cJSON_CreateArray();
-    for (int i = 0; i < 2 * REGION_NODES; i++) {
-        enum region r = (enum region)(i / 2);
-        int tokens = i % 2 ? OWN_MOST + 1 : 1;
+    for (int i = 0; i < ZONES * REGION_NODES; i++) {
+        enum region r = (enum region)(i / ZONES);
+        int tokens = device_zone_from(i % ZONES);
         int32_t layers = formats_beyond(f, r, tokens);
         if (layers == 0 || region_info(r)->parts)
             continue;

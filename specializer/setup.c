@@ -338,7 +338,7 @@ void specializer_setup(struct specializer *s)
     if (s->enabled && fp8_forbidden(s->env.model, s->env.machine, s->numerics))
         log_info("specializer",
                  "the checkpoint asks for activations in FP8, which specializer.numerics = %s does "
-                 "not allow (fp8 does, with engine.device_weights = own)",
+                 "not allow (fp8 does)",
                  numerics_name(s->numerics));
     log_info("specializer", "%s; %s; store %s", s->env.machine->device,
              s->has_compiler ? s->compiler.version : "no compiler", store_path(s->store));

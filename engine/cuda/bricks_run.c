@@ -66,13 +66,16 @@ int bricks_copies(struct backend *b, struct err *e)
     for (int r = 0; r < REGION_COUNT; r++)
         for (int32_t l = 0; l < region_runs((enum region)r, b->model->shape.layers); l++) {
             struct matrix own = matrix_of(b, (enum region)r, l, 1);
-            struct matrix copy = matrix_of(b, (enum region)r, l, OWN_MOST + 1);
-            if (own.type != copy.type &&
-                expand(&w, own.type, own.data, (void *)copy.data, own.rows, own.cols, e))
+            if (own.copy && expand(&w, own.type, own.data, (void *)own.copy, own.rows, own.cols, e))
                 return -1;
         }
     CU(cudaStreamSynchronize(b->stream));
     return 0;
+}
+
+bool bricks_as_copy(const struct matrix *m, int32_t tokens)
+{
+    return m->copy && tokens > EAGER_BRICKS_MOST / 2;
 }
 
 int bricks_run(struct walk *w, const struct product *p, enum dtype t, struct err *e)

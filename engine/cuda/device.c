@@ -446,6 +446,16 @@ static void cuda_set_dispatch(struct backend *b, struct dispatch *d)
     b->formats = dispatch_formats(d);
 }
 
+/* brick_wide.cu can, which is for one compute capability. */
+static bool cuda_e4m3(void)
+{
+    int major = 0;
+    cudaError_t code = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+    if (code)
+        cudaGetLastError();
+    return !code && major == 9;
+}
+
 __attribute__((visibility("default"))) extern const struct backend_ops whet_backend_cuda;
 
 /* A prompt alone goes in chunks that fill the device: 2048 tokens reach 65 to 71 % of its peak, 512
@@ -474,6 +484,7 @@ const struct backend_ops whet_backend_cuda = {
     .bench_end = cuda_bench_end,
     .copies_weights = true,
     .kv_room = memory_kv_room,
+    .e4m3 = cuda_e4m3,
     .fixed_bytes = memory_fixed,
     .idle = cuda_idle,
     .ready = cuda_ready,

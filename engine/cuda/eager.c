@@ -84,8 +84,11 @@ static int product(struct walk *w, enum region r, int32_t layer, const void *x16
 {
     struct matrix at = matrix_of(w->b, r, layer, m);
     struct product p = {x16, at.data, c, d, d16, m, at.rows, at.cols, 0};
-    if (at.type != DTYPE_BF16)
+    bool copy = bricks_as_copy(&at, m);
+    if (at.type != DTYPE_BF16 && !copy)
         return bricks_run(w, &p, at.type, e);
+    if (copy)
+        p.w = at.copy;
     w->launches[w->place]++;
     return blas_run(w->b, w->stream, &p, w->lt, e);
 }

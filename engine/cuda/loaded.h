@@ -56,6 +56,7 @@ struct matrix {
     int32_t rows, cols;
     enum dtype type;
     int64_t bytes;
+    const void *copy; /* of bricks: the same rows as bf16 where they are there too, or NULL */
 };
 /* The matrix that region r reads in a layer, in steps of so many tokens (the head: rows of logits);
  * nothing for embed and attn. Any thread. */

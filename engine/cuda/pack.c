@@ -22,12 +22,13 @@
 
 enum { PACK_BLOCKS = 24 };
 
-static struct matrix matrix(struct device_weight w, int32_t tokens, int32_t rows, int32_t cols)
+static struct matrix matrix(const struct backend *b, struct device_weight w, int32_t tokens,
+                            int32_t rows, int32_t cols)
 {
-    int64_t kept = bricks_bytes(w.type, rows, cols);
-    if (w.copy && tokens > OWN_MOST)
-        return (struct matrix){w.copy, rows, cols, DTYPE_BF16, 2LL * rows * cols};
-    return (struct matrix){w.data, rows, cols, w.type, kept ? kept : 2LL * rows * cols};
+    int64_t kept = bricks_bytes(w.type, rows, cols), plain = 2LL * rows * cols;
+    if (w.copy && device_reads_copy(b->model, w.type, tokens))
+        return (struct matrix){w.copy, rows, cols, DTYPE_BF16, plain, NULL};
+    return (struct matrix){w.data, rows, cols, w.type, kept ? kept : plain, w.copy};
 }
 
 struct matrix matrix_of(const struct backend *b, enum region r, int32_t layer, int32_t tokens)
@@ -37,15 +38,15 @@ struct matrix matrix_of(const struct backend *b, enum region r, int32_t layer, i
     int32_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
     switch (r) {
     case REGION_ATTN_IN:
-        return matrix(l->wqkv, tokens, q + 2 * kv, s->hidden);
+        return matrix(b, l->wqkv, tokens, q + 2 * kv, s->hidden);
     case REGION_ATTN_OUT:
-        return matrix(l->wo, tokens, s->hidden, q);
+        return matrix(b, l->wo, tokens, s->hidden, q);
     case REGION_MLP_IN:
-        return matrix(l->wgu, tokens, 2 * s->ffn, s->hidden);
+        return matrix(b, l->wgu, tokens, 2 * s->ffn, s->hidden);
     case REGION_MLP_OUT:
-        return matrix(l->wdown, tokens, s->hidden, s->ffn);
+        return matrix(b, l->wdown, tokens, s->hidden, s->ffn);
     case REGION_HEAD:
-        return matrix(b->on.head, tokens, b->model->head.rows, s->hidden);
+        return matrix(b, b->on.head, tokens, b->model->head.rows, s->hidden);
     default:
         return (struct matrix){.type = DTYPE_BF16};
     }

@@ -55,6 +55,14 @@ static enum dtype drawn_type(const struct model *m, const struct slot *s)
     return named && t == more ? t : device_type(m, s->region, slot_layer(s), s->m);
 }
 
+/* A slot reads one form of its matrix, and its probe has no other. */
+static bool reads_own(const struct model *m, const struct slot *s)
+{
+    if (!m->own_formats || !m->bf16_copies || s->m <= OWN_MOST)
+        return m->own_formats;
+    return device_type(m, s->region, slot_layer(s), s->m) != DTYPE_BF16;
+}
+
 static void fill_request(const struct stage_env *env, const struct candidate *c,
                          enum probe_depth depth, struct probe_request *q)
 {
@@ -82,8 +90,7 @@ static void fill_request(const struct stage_env *env, const struct candidate *c,
     q->depth = depth;
     q->risk = (int32_t)c->risk;
     q->text = c->body[0] != 0;
-    /* A slot reads one of them: its probe has no other. */
-    q->own_formats = env->model->own_formats && !(env->model->bf16_copies && s->m > OWN_MOST);
+    q->own_formats = reads_own(env->model, s);
     q->ranks = env->model->shard.world > 1 && !env->model->alone ? env->model->shard.world : 1;
     q->seed = (uint64_t)env->config->specializer_seed;
 }

@@ -264,7 +264,7 @@ static void bad_steps_are_refused(struct rig *gpu, const char *name)
 static void steps_with(const char *name, struct model *m, bool copies)
 {
     m->own_formats = true;
-    m->bf16_copies = copies;
+    m->bf16_copies = m->e4m3_products = copies;
     struct rig gpu, cpu = {0};
     if (rig_open(&gpu, &whet_backend_cuda, m, PAGES, STEP_TOKENS, STEP_ROWS) &&
         rig_open(&cpu, &backend_cpu, m, PAGES, STEP_TOKENS, STEP_ROWS)) {

@@ -9,6 +9,12 @@ enum settled { BF16, OWN, BOTH };
 
 static int64_t room[3]; /* for pages, of a model that is kept so */
 static struct kv_wish kv;
+static bool may_e4m3, products; /* whether kernels may have it; what came of that */
+
+static bool e4m3(void)
+{
+    return true;
+}
 
 static enum settled kept(const struct model *m)
 {
@@ -28,9 +34,10 @@ static enum settled settled(const char *wish, enum dtype type, bool device)
     struct weight w = {.type = (int32_t)type};
     struct layer layer = {.wq = w, .wk = w, .wv = w, .wo = w, .gate = w, .up = w, .down = w};
     struct model m = {.shape = {.layers = 1}, .layer = &layer, .embed = w, .head = w};
-    struct backend_ops ops = {.kv_room = device ? kv_room : NULL};
+    struct backend_ops ops = {.kv_room = device ? kv_room : NULL, .e4m3 = e4m3};
     struct backend_options o = {.threads = 0};
-    device_weights_settle(&m, wish, &ops, &o, &kv);
+    device_weights_settle(&m, wish, may_e4m3, &ops, &o, &kv);
+    products = m.e4m3_products;
     return kept(&m);
 }
 
@@ -90,6 +97,20 @@ static void what_is_asked_for_by_name_is_what_it_says(void **state)
     assert_int_equal(settled("both", DTYPE_Q4_K, true), BOTH);
 }
 
+static void f8_is_read_beside_its_copies_where_numerics_allow_it(void **state)
+{
+    (void)state;
+    set_rooms(1 << 30, 1 << 30, 1 << 30);
+    assert_int_equal(settled("both", DTYPE_F8, true), BOTH);
+    assert_false(products);
+    may_e4m3 = true;
+    assert_int_equal(settled("auto", DTYPE_F8, true), BOTH);
+    assert_true(products);
+    assert_int_equal(settled("own", DTYPE_F8, true), OWN);
+    assert_false(products); /* there are no copies */
+    may_e4m3 = false;
+}
+
 static void a_backend_in_host_memory_keeps_nothing_elsewhere(void **state)
 {
     (void)state;
@@ -106,6 +127,7 @@ int main(void)
         cmocka_unit_test(auto_wants_no_more_pages_than_there_is_use_for),
         cmocka_unit_test(auto_leaves_room_for_the_pages_that_were_asked_for),
         cmocka_unit_test(what_is_asked_for_by_name_is_what_it_says),
+        cmocka_unit_test(f8_is_read_beside_its_copies_where_numerics_allow_it),
         cmocka_unit_test(a_backend_in_host_memory_keeps_nothing_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

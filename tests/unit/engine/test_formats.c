@@ -115,6 +115,14 @@ static void on_a_gpu_what_the_device_keeps_counts(void **state)
     assert_int_equal(formats_classes(f, REGION_MLP_OUT, OWN_MOST + 1), 1);
     assert_int_equal(formats_place(f, REGION_MLP_OUT, 4, OWN_MOST + 1), REGION_MLP_OUT);
     formats_close(f);
+    for (int i = 0; i < LAYERS; i += 2)
+        m->layer[i].down.type = DTYPE_F8;
+    m->e4m3_products = true;
+    f = formats_open(m, MACHINE_CUDA);
+    assert_int_equal(formats_classes(f, REGION_MLP_OUT, E4M3_OVER), 1);
+    assert_int_equal(formats_classes(f, REGION_MLP_OUT, E4M3_OVER + 1), 2);
+    assert_int_equal(formats_classes(f, REGION_MLP_IN, E4M3_OVER + 1), 1);
+    formats_close(f);
 }
 
 /* Six combinations: those with the fewest bytes have no slots. */

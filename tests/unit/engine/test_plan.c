@@ -306,7 +306,37 @@ static void steps_of_many_tokens_read_the_bf16_beside_a_kept_format(void **state
     assert_true(plan_cost(&m, REGION_HEAD, 0, 2048, 1, 2048, 1).kept_element > 0);
     m.own_formats = false;
     assert_false(device_copied(&m, REGION_MLP_OUT, 0));
+    assert_int_equal(device_type(&m, REGION_MLP_OUT, 0, 1), DTYPE_BF16);
     m.layer[0].wo.type = m.layer[0].down.type = m.head.type = m.embed.type = DTYPE_BF16;
+}
+
+/* Of wide steps F8 alone, where kernels may take it as it is. */
+static void prompts_read_f8_again_where_kernels_may_multiply_it(void **state)
+{
+    (void)state;
+    struct model m = qwen();
+    m.layer[0].wo.type = DTYPE_Q8_0;
+    m.layer[0].down.type = DTYPE_F8;
+    m.own_formats = m.bf16_copies = true;
+    assert_int_equal(device_type(&m, REGION_MLP_OUT, 0, E4M3_OVER + 1), DTYPE_BF16);
+    m.e4m3_products = true;
+    assert_int_equal(device_type(&m, REGION_MLP_OUT, 0, OWN_MOST), DTYPE_F8);
+    assert_int_equal(device_type(&m, REGION_MLP_OUT, 0, OWN_MOST + 1), DTYPE_BF16);
+    assert_int_equal(device_type(&m, REGION_MLP_OUT, 0, E4M3_OVER), DTYPE_BF16);
+    assert_int_equal(device_type(&m, REGION_MLP_OUT, 0, E4M3_OVER + 1), DTYPE_F8);
+    assert_int_equal(device_type(&m, REGION_ATTN_OUT, 0, E4M3_OVER + 1), DTYPE_BF16);
+    m.layer[0].wo.type = m.layer[0].down.type = DTYPE_BF16;
+}
+
+static void zones_end_where_the_form_of_a_matrix_may_change(void **state)
+{
+    (void)state;
+    for (int zone = 0; zone < ZONES; zone++) {
+        int from = device_zone_from(zone);
+        assert_int_equal(device_zone(from), zone);
+        assert_int_equal(zone == 0 ? -1 : device_zone(from - 1), zone - 1);
+    }
+    assert_int_equal(device_zone(2048), ZONES - 1);
 }
 
 int main(void)
@@ -324,6 +354,8 @@ int main(void)
         cmocka_unit_test(causal_attention_counts_what_each_token_sees),
         cmocka_unit_test(a_format_is_kept_where_the_whole_matrix_has_it),
         cmocka_unit_test(steps_of_many_tokens_read_the_bf16_beside_a_kept_format),
+        cmocka_unit_test(prompts_read_f8_again_where_kernels_may_multiply_it),
+        cmocka_unit_test(zones_end_where_the_form_of_a_matrix_may_change),
         cmocka_unit_test(bytes_are_those_of_the_machines_own_formats),
         cmocka_unit_test(the_roofline_is_the_slower_of_bytes_and_flops),
     };

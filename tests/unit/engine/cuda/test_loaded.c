@@ -214,6 +214,8 @@ static void a_kernel_reads_the_form_that_its_steps_read(void **state)
     assert_ptr_equal(a.head.w, own);
     assert_int_equal(matrix_of(&b, REGION_MLP_IN, 0, 1).bytes, 1024 * 256 / 32 * 34);
     assert_int_equal(matrix_of(&b, REGION_MLP_IN, 0, 17).bytes, 1024 * 256 * 2);
+    assert_ptr_equal(matrix_of(&b, REGION_MLP_IN, 0, 1).copy, &copy[2]); /* for eager */
+    assert_null(matrix_of(&b, REGION_MLP_IN, 0, 17).copy);
     plan_free(b.plan);
 }
 
