@@ -209,13 +209,15 @@ static int read_rope(struct fields *f, struct model_shape *s)
 
 /* Within the window, windowed and full attention are the same: the context ends there. Which layers
  * have a window is listed, or they are those from max_window_layers on, of which there may be none.
+ * transformers does not read "use_sliding_window" of a Mistral, whose window always applies; other
+ * software does. Up to the window both compute the same.
  */
 static void read_window(struct fields *f, struct model_shape *s,
                         const struct arch_checkpoint *absent)
 {
     const cJSON *layers = field(f, "layer_types"), *type;
     int32_t window = whole(f, "sliding_window", is_null(f, "sliding_window") ? 0 : absent->window);
-    bool windowed = flag(f, "use_sliding_window", absent->windowed);
+    bool windowed = flag(f, "use_sliding_window", false) || absent->windowed;
     int32_t first = whole(f, "max_window_layers", absent->first_windowed);
 
     if (!absent->windowed && (cJSON_GetArraySize(layers) > 0 || first >= s->layers))

@@ -15,6 +15,8 @@ static void a_window_that_is_left_out_is_what_the_class_says(void **state)
         {"tiny-llama", "Mistral", NULL, NULL, NULL, NULL, 4096},
         {"tiny-llama", "Mistral", "null", NULL, NULL, NULL, 32768},
         {"tiny-llama", "Mistral", "100", NULL, "28", NULL, 100},
+        {"tiny-llama", "Mistral", "100", "false", NULL, NULL, 100}, /* no field of that class */
+        {"tiny-llama", "Mistral", "null", "true", NULL, NULL, 32768},
         {"tiny-llama", "Mistral", "100", NULL, NULL, "[\"full_attention\"]", 100},
         {"tiny-llama", "Llama", NULL, NULL, NULL, NULL, 32768},
         {"tiny-qwen2", "Qwen2", NULL, NULL, NULL, NULL, 32768},
@@ -104,9 +106,9 @@ static void kv_heads_that_are_null_are_all_heads(void **state)
     }
 }
 
-/* Adds a tensor of 8 or no bytes behind the last of tiny-qwen3's. */
+/* Adds a tensor behind the last of tiny-qwen3's. */
 static void add_tensor(const char *folder, const char *name, const char *dtype, const char *shape,
-                       uint64_t bytes)
+                       const void *bytes, uint64_t count)
 {
     size_t n;
     uint64_t header, data;
@@ -116,14 +118,14 @@ static void add_tensor(const char *folder, const char *name, const char *dtype, 
     memcpy(&header, file, 8);
     data = n - 8 - header;
     char *entry = xasprintf("{\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%d,%d]},",
-                            name, dtype, shape, (int)data, (int)(data + bytes));
+                            name, dtype, shape, (int)data, (int)(data + count));
     uint64_t more = (strlen(entry) + 6) / 8 * 8, length = header + more;
     FILE *f = fopen(path, "w");
     assert_non_null(f);
     fwrite(&length, 8, 1, f);
     fprintf(f, "%-*s", (int)more + 1, entry); /* instead of the brace */
     fwrite(file + 9, 1, n - 9, f);
-    fwrite("\0\0\0\0\0\0\0\0", 1, bytes, f);
+    fwrite(bytes, 1, count, f);
     fclose(f);
     free(entry);
     free(path);
@@ -150,7 +152,8 @@ static void tensors_that_nobody_needs_may_be_of_any_kind(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char *folder = copy_folder("tiny-qwen3");
         struct err err = {0};
-        add_tensor(folder, rows[i].name, rows[i].dtype, rows[i].shape, rows[i].bytes);
+        add_tensor(folder, rows[i].name, rows[i].dtype, rows[i].shape, "\0\0\0\0\0\0\0\0",
+                   rows[i].bytes);
         struct model *m = model_open(folder, true, NULL, NULL, &err);
         if (rows[i].message ? m || !strstr(err.msg, rows[i].message) : !m)
             fail_msg("row %zu: expected '%s', got '%s'", i,
@@ -158,6 +161,35 @@ static void tensors_that_nobody_needs_may_be_of_any_kind(void **state)
         model_close(m);
         remove_folder(folder);
     }
+}
+
+/* tiny-qwen3 has no head of its own: one is added to its file, [320, 64] like the embedding. */
+static void a_tied_head_that_is_stored_is_a_copy_of_the_embedding(void **state)
+{
+    (void)state;
+    enum { BYTES = 320 * 64 * 2 };
+    struct model *m = open_golden("tiny-qwen3");
+    uint8_t *data = xmalloc(BYTES);
+
+    memcpy(data, m->embed.data, BYTES);
+    model_close(m);
+    for (int differs = 0; differs < 2; differs++) {
+        char *folder = copy_folder("tiny-qwen3");
+        struct err err = {0};
+        data[BYTES - 1] ^= (uint8_t)differs;
+        add_tensor(folder, "lm_head.weight", "BF16", "[320,64]", data, BYTES);
+        m = model_open(folder, true, NULL, NULL, &err);
+        if (differs ? m || !strstr(err.msg, "'lm_head.weight' is no copy of") : !m)
+            fail_msg("%d: %s", differs, m ? "a model" : err.msg);
+        model_close(m);
+        edit(folder, "config.json", "tie_word_embeddings", "false");
+        m = model_open(folder, true, NULL, NULL, &err);
+        if (!m || m->head.data == m->embed.data)
+            fail_msg("%d: %s", differs, m ? "tied" : err.msg);
+        model_close(m);
+        remove_folder(folder);
+    }
+    free(data);
 }
 
 /* 65 and 66 are letters, so that nothing else makes ends of them; 319 is a row of the model that
@@ -207,6 +239,7 @@ int main(void)
         cmocka_unit_test(rope_scaling_counts_before_rope_parameters),
         cmocka_unit_test(kv_heads_that_are_null_are_all_heads),
         cmocka_unit_test(tensors_that_nobody_needs_may_be_of_any_kind),
+        cmocka_unit_test(a_tied_head_that_is_stored_is_a_copy_of_the_embedding),
         cmocka_unit_test(ends_are_those_of_generation_config_or_else_of_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
