@@ -300,6 +300,22 @@ static int check_tied_head(const struct taker *k, enum naming naming)
                    k->file, head_name[naming], embed_name[naming]);
 }
 
+/* transformers leaves such biases out, other software adds them. Some quantizers write zeros. */
+int model_refuse_biases(const struct weights *w, const char *file, struct err *err)
+{
+    for (int64_t i = 0; i < w->tensors; i++) {
+        const struct tensor *t = &w->tensor[i];
+        const char *end = strstr(t->name, "_proj.bias");
+        if (strstr(t->name, ".self_attn.") && end && !strcmp(end, "_proj.bias") &&
+            !hf_quant_ignores(t))
+            return err_set(err,
+                           "%s: tensor '%s' is a bias, but 'attention_bias' in config.json is not "
+                           "true: set it if the model was trained so, or remove the biases",
+                           file, t->name);
+    }
+    return 0;
+}
+
 /* Tensors that may be there and say nothing whet needs. */
 static bool ignorable(const struct model *m, const struct tensor *t)
 {

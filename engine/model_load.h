@@ -43,6 +43,10 @@ struct hf_quant;
 int model_take_tensors(struct model *m, struct weights *w, enum naming naming,
                        const struct hf_quant *quant, const char *file, struct err *err);
 
+/* Refuses the attention's biases in a file, unless they are all zero: for a model whose config does
+ * not say 'attention_bias'. */
+int model_refuse_biases(const struct weights *w, const char *file, struct err *err);
+
 /* weight_bytes, hash and description, once the tensors are in. */
 void model_describe(struct model *m, const char *title);
 

@@ -152,6 +152,7 @@ static void tensors_that_nobody_needs_may_be_of_any_kind(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char *folder = copy_folder("tiny-qwen3");
         struct err err = {0};
+        edit(folder, "config.json", "attention_bias", "true");
         add_tensor(folder, rows[i].name, rows[i].dtype, rows[i].shape, "\0\0\0\0\0\0\0\0",
                    rows[i].bytes);
         struct model *m = model_open(folder, true, NULL, NULL, &err);
@@ -179,6 +180,8 @@ static void a_tied_head_that_is_stored_is_a_copy_of_the_embedding(void **state)
         data[BYTES - 1] ^= (uint8_t)differs;
         add_tensor(folder, "lm_head.weight", "BF16", "[320,64]", data, BYTES);
         m = model_open(folder, true, NULL, NULL, &err);
+        if (!differs && m)
+            assert_ptr_equal(m->head.data, m->embed.data);
         if (differs ? m || !strstr(err.msg, "'lm_head.weight' is no copy of") : !m)
             fail_msg("%d: %s", differs, m ? "a model" : err.msg);
         model_close(m);
@@ -190,6 +193,65 @@ static void a_tied_head_that_is_stored_is_a_copy_of_the_embedding(void **state)
         remove_folder(folder);
     }
     free(data);
+}
+
+/* One of tiny-qwen3's biases, without the others: what comes after the check of the config. */
+static void biases_that_the_config_does_not_speak_of_are_zero(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *said;
+        uint8_t value;
+        const char *message; /* NULL: the message is about the biases that are missing */
+    } rows[] = {
+        {"true", 1, NULL},
+        {"false", 0, NULL},
+        {"false", 1, "'model.layers.1.self_attn.k_proj.bias' is a bias, but 'attention_bias'"},
+        {NULL, 1, "'model.layers.1.self_attn.k_proj.bias' is a bias, but 'attention_bias'"},
+        {"1", 1, "'attention_bias' is neither true nor false"},
+    };
+    uint8_t bias[2 * 32 * 2] = {0};
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *folder = copy_folder("tiny-qwen3");
+        edit(folder, "config.json", "attention_bias", rows[i].said);
+        bias[sizeof bias - 2] = rows[i].value;
+        add_tensor(folder, "model.layers.1.self_attn.k_proj.bias", "BF16", "[64]", bias,
+                   sizeof bias);
+        assert_refused(folder, "biases",
+                       rows[i].message ? rows[i].message
+                                       : "layer 1 has some of the q, k, v biases but not all");
+        remove_folder(folder);
+    }
+}
+
+/* What it was trained with stands in the scaling, or in the config itself, which counts then. */
+static void the_context_before_scaling_may_stand_in_the_config_itself(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *in_scaling, *itself;
+        int32_t context;
+    } rows[] = {{",\"original_max_position_embeddings\":128", NULL, 128},
+                {",\"original_max_position_embeddings\":128", "64", 64},
+                {"", "64", 64},
+                {"", NULL, 512}};
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *folder = copy_folder("tiny-llama");
+        struct err err = {0};
+        char *scaling = xasprintf("{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
+                                  "\"high_freq_factor\":4%s}",
+                                  rows[i].in_scaling);
+        edit(folder, "config.json", "rope_parameters", scaling);
+        edit(folder, "config.json", "original_max_position_embeddings", rows[i].itself);
+        struct model *m = model_open(folder, true, NULL, NULL, &err);
+        if (!m || m->shape.scaling.original_context != rows[i].context)
+            fail_msg("row %zu: %d %s", i, m ? m->shape.scaling.original_context : 0, err.msg);
+        model_close(m);
+        free(scaling);
+        remove_folder(folder);
+    }
 }
 
 /* 65 and 66 are letters, so that nothing else makes ends of them; 319 is a row of the model that
@@ -239,6 +301,8 @@ int main(void)
         cmocka_unit_test(rope_scaling_counts_before_rope_parameters),
         cmocka_unit_test(kv_heads_that_are_null_are_all_heads),
         cmocka_unit_test(tensors_that_nobody_needs_may_be_of_any_kind),
+        cmocka_unit_test(biases_that_the_config_does_not_speak_of_are_zero),
+        cmocka_unit_test(the_context_before_scaling_may_stand_in_the_config_itself),
         cmocka_unit_test(a_tied_head_that_is_stored_is_a_copy_of_the_embedding),
         cmocka_unit_test(ends_are_those_of_generation_config_or_else_of_config),
     };

@@ -97,20 +97,6 @@ static void missing_and_damaged_files_are_named(void **state)
     remove_folder(folder);
 }
 
-static void a_tied_config_shares_the_embedding_whatever_lies_in_the_file(void **state)
-{
-    (void)state;
-    char *folder = copy_folder("tiny-llama");
-    struct err err;
-
-    edit(folder, "config.json", "tie_word_embeddings", "true");
-    struct model *m = model_open(folder, true, NULL, NULL, &err);
-    assert_non_null(m);
-    assert_ptr_equal(m->head.data, m->embed.data);
-    model_close(m);
-    remove_folder(folder);
-}
-
 static void the_context_ends_where_a_sliding_window_would_begin(void **state)
 {
     (void)state;
@@ -331,7 +317,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_field_of_the_config_is_checked_and_named),
         cmocka_unit_test(missing_and_damaged_files_are_named),
-        cmocka_unit_test(a_tied_config_shares_the_embedding_whatever_lies_in_the_file),
         cmocka_unit_test(the_context_ends_where_a_sliding_window_would_begin),
         cmocka_unit_test(rope_scaling_of_older_configs_is_read),
         cmocka_unit_test(every_field_of_a_gguf_model_is_checked_and_named),
