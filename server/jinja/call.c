@@ -131,7 +131,7 @@ struct jinja_value jinja_call_macro(struct jinja_run *r, struct jinja_value macr
             given[i] = jinja_undefined(LACK_ARGUMENT, s->param[i], strlen(s->param[i]), 0);
         jinja_bind(r, scope, s->param[i], given[i]);
     }
-    struct jinja_value text = jinja_capture(r, m->body, scope);
+    struct jinja_value text = jinja_capture(r, m->body, scope, NULL);
     r->scope = around;
     return text;
 }
