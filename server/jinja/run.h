@@ -147,8 +147,8 @@ void jinja_assign(struct jinja_run *r, struct jinja_scope *s, const struct jinja
 enum jinja_flow { FLOW_ON, FLOW_BREAK, FLOW_CONTINUE };
 enum jinja_flow jinja_execute(struct jinja_run *r, const struct jinja_node *n);
 enum jinja_flow jinja_for(struct jinja_run *r, const struct jinja_node *n);
-/* Runs a body in a scope and gives what it writes; *flow tells how it was left (NULL: it cannot leave
- * a loop around it). */
+/* Runs a body in a scope and gives what it writes; *flow tells how it was left (NULL: it cannot
+ * leave a loop around it). */
 struct jinja_value jinja_capture(struct jinja_run *r, const struct jinja_node *body,
                                  struct jinja_scope *scope, enum jinja_flow *flow);
 
