@@ -53,6 +53,8 @@ void model_describe(struct model *m, const char *title);
 /* The two kinds of source. `m` is empty but for path and name; on -1 the caller closes it. */
 int model_open_gguf(struct model *m, bool with_tokenizer, struct err *err);
 int model_open_hf(struct model *m, bool with_tokenizer, struct err *err);
+/* Adds to the message why `path`, a folder or a file, may hold no model, if one can tell. */
+void model_hint(const char *path, bool folder, struct err *err);
 
 /* model_shapes.c: paths of the form random:NAME[/RANKS][:FORMAT]. */
 bool model_is_random(const char *path);
