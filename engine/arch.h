@@ -20,7 +20,7 @@ struct arch_checkpoint {
     int32_t kv_heads, head_dim; /* where the field is absent; 0: follows from the others */
     int32_t window;             /* sliding_window where the field is absent; 0: none */
     int32_t first_windowed;     /* max_window_layers where the field is absent */
-    bool windowed;              /* sliding_window applies unless use_sliding_window says no */
+    bool windowed;              /* sliding_window applies whatever use_sliding_window says */
 };
 
 enum { ARCH_CHECKPOINTS = 2 };

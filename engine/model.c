@@ -214,11 +214,13 @@ struct model *model_open(const char *path, bool with_tokenizer, model_progress_f
 
     m->path = xstrdup(path);
     m->name = name_of(path);
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+    bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    if (folder)
         rc = model_open_hf(m, with_tokenizer, err);
     else
         rc = model_open_gguf(m, with_tokenizer, err);
     if (rc < 0) {
+        model_hint(path, folder, err);
         model_close(m);
         return NULL;
     }

@@ -204,18 +204,24 @@ static int read_rope(struct fields *f, struct model_shape *s)
         true, (float)number(&r, "factor", REQUIRED), (float)number(&r, "low_freq_factor", REQUIRED),
         (float)number(&r, "high_freq_factor", REQUIRED),
         whole(&r, "original_max_position_embeddings", s->max_context)};
-    return r.failed ? err_prefix(f->err, "%s", name) : 0;
+    if (r.failed)
+        return err_prefix(f->err, "%s", name);
+    int32_t context = s->scaling.original_context; /* a field of config.json itself counts before */
+    s->scaling.original_context = whole(f, "original_max_position_embeddings", context);
+    return f->failed ? -1 : 0;
 }
 
 /* Within the window, windowed and full attention are the same: the context ends there. Which layers
  * have a window is listed, or they are those from max_window_layers on, of which there may be none.
+ * transformers does not read "use_sliding_window" of a Mistral, whose window always applies; other
+ * software does. Up to the window both compute the same.
  */
 static void read_window(struct fields *f, struct model_shape *s,
                         const struct arch_checkpoint *absent)
 {
     const cJSON *layers = field(f, "layer_types"), *type;
     int32_t window = whole(f, "sliding_window", is_null(f, "sliding_window") ? 0 : absent->window);
-    bool windowed = flag(f, "use_sliding_window", absent->windowed);
+    bool windowed = flag(f, "use_sliding_window", false) || absent->windowed;
     int32_t first = whole(f, "max_window_layers", absent->first_windowed);
 
     if (!absent->windowed && (cJSON_GetArraySize(layers) > 0 || first >= s->layers))
@@ -276,6 +282,9 @@ static int read_shape(struct fields *f, struct model_shape *s, const struct weig
         return -1;
     read_window(f, s, absent);
     if (f->failed || refuse_variants(f) < 0)
+        return -1;
+    bool bias = flag(f, "attention_bias", false) || arch_traits(s->arch)->qkv_bias;
+    if (f->failed || (!bias && model_refuse_biases(w, f->file, f->err) < 0))
         return -1;
     return model_check_shape(s, f->file, f->err);
 }

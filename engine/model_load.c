@@ -281,6 +281,41 @@ static int take_layer(struct taker *k, int32_t index, enum naming naming)
     return 0;
 }
 
+/* A head that is stored although the config says that it is the embedding must be a copy of it. If
+ * it is not, software differs in which of the two it takes, so whoever has the file has to say. */
+static int check_tied_head(const struct taker *k, enum naming naming)
+{
+    const struct tensor *head = weights_find(k->w, head_name[naming]);
+    const struct tensor *embed = weights_find(k->w, embed_name[naming]);
+
+    if (!k->m->shape.tied_head || !head || head->bytes == 0)
+        return 0;
+    if (embed && head->element == embed->element && head->type == embed->type &&
+        head->bytes == embed->bytes && !memcmp(head->data, embed->data, (size_t)head->bytes))
+        return 0;
+    return err_set(k->err,
+                   "%s: 'tie_word_embeddings' is true, but tensor '%s' is no copy of '%s': set it "
+                   "to false in config.json if the model has a head of its own, or remove the "
+                   "tensor",
+                   k->file, head_name[naming], embed_name[naming]);
+}
+
+/* transformers leaves such biases out, other software adds them. Some quantizers write zeros. */
+int model_refuse_biases(const struct weights *w, const char *file, struct err *err)
+{
+    for (int64_t i = 0; i < w->tensors; i++) {
+        const struct tensor *t = &w->tensor[i];
+        const char *end = strstr(t->name, "_proj.bias");
+        if (strstr(t->name, ".self_attn.") && end && !strcmp(end, "_proj.bias") &&
+            !hf_quant_ignores(t))
+            return err_set(err,
+                           "%s: tensor '%s' is a bias, but 'attention_bias' in config.json is not "
+                           "true: set it if the model was trained so, or remove the biases",
+                           file, t->name);
+    }
+    return 0;
+}
+
 /* Tensors that may be there and say nothing whet needs. */
 static bool ignorable(const struct model *m, const struct tensor *t)
 {
@@ -288,7 +323,7 @@ static bool ignorable(const struct model *m, const struct tensor *t)
     const char *dot = strstr(name, "rotary_emb.inv_freq"); /* recomputed from the base */
     if (t->bytes == 0 || (dot && !strcmp(dot, "rotary_emb.inv_freq")))
         return true;
-    return m->shape.tied_head && !strcmp(name, head_name[NAMING_HF]); /* a copy of the embedding */
+    return m->shape.tied_head && !strcmp(name, head_name[NAMING_HF]); /* check_tied_head() */
 }
 
 int model_take_tensors(struct model *m, struct weights *w, enum naming naming,
@@ -301,6 +336,8 @@ int model_take_tensors(struct model *m, struct weights *w, enum naming naming,
         take_vector(&k, norm_name[naming], D_HIDDEN, &m->final_norm) < 0)
         return -1;
     m->head = m->embed;
+    if (check_tied_head(&k, naming) < 0)
+        return -1;
     if (!m->shape.tied_head && take_matrix(&k, head_name[naming], D_VOCAB, D_HIDDEN, &m->head) < 0)
         return -1;
     for (int32_t i = 0; i < m->shape.layers; i++)

@@ -43,12 +43,18 @@ struct hf_quant;
 int model_take_tensors(struct model *m, struct weights *w, enum naming naming,
                        const struct hf_quant *quant, const char *file, struct err *err);
 
+/* Refuses the attention's biases in a file, unless they are all zero: for a model whose config does
+ * not say 'attention_bias'. */
+int model_refuse_biases(const struct weights *w, const char *file, struct err *err);
+
 /* weight_bytes, hash and description, once the tensors are in. */
 void model_describe(struct model *m, const char *title);
 
 /* The two kinds of source. `m` is empty but for path and name; on -1 the caller closes it. */
 int model_open_gguf(struct model *m, bool with_tokenizer, struct err *err);
 int model_open_hf(struct model *m, bool with_tokenizer, struct err *err);
+/* Adds to the message why `path`, a folder or a file, may hold no model, if one can tell. */
+void model_hint(const char *path, bool folder, struct err *err);
 
 /* model_shapes.c: paths of the form random:NAME[/RANKS][:FORMAT]. */
 bool model_is_random(const char *path);

@@ -231,7 +231,8 @@ static int read_model(struct tokenizer_json *j, struct err *err)
         bool empty = !item || cJSON_IsNull(item) || cJSON_IsFalse(item) ||
                      (cJSON_IsString(item) && !*item->valuestring);
         if (!empty)
-            return err_set(err, "model.%s is not supported", refused[i]);
+            return err_set(err, "model.%s is not supported%s", refused[i],
+                           i == 3 ? " (this is a SentencePiece vocabulary)" : "");
     }
     j->src.ignore_merges = json_flag(model, "ignore_merges", false);
     if (read_vocab(j, err) || read_merges(j, model, err))

@@ -134,6 +134,17 @@ static int refuse_calls(const cJSON *item, int i, struct api_error *e)
     return 0;
 }
 
+/* What an assistant thought. Servers and clients do not agree on its name: the first that is there
+ * counts, as in transformers. */
+static int read_reasoning(const cJSON *item, int i, struct chat_message *m, struct api_error *e)
+{
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+    for (size_t k = 0; k < sizeof(names) / sizeof(*names) && !m->reasoning; k++)
+        if (read_string(item, i, names[k], &m->reasoning, e))
+            return -1;
+    return 0;
+}
+
 static int read_message(const cJSON *item, int i, struct chat_message *m, char **owned,
                         struct api_error *e)
 {
@@ -143,7 +154,7 @@ static int read_message(const cJSON *item, int i, struct chat_message *m, char *
     if (!cJSON_IsObject(item))
         return api_error_set(e, 400, where, "`%s` must be an object", where);
     if (read_string(item, i, "role", &m->role, e) || read_string(item, i, "name", &m->name, e) ||
-        read_string(item, i, "reasoning_content", &m->reasoning, e))
+        read_reasoning(item, i, m, e))
         return -1;
     bool known = false;
     for (size_t r = 0; m->role && r < sizeof(roles) / sizeof(*roles); r++)

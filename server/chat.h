@@ -34,7 +34,7 @@ struct chat_message {
     const char *role;      /* system, developer, user, assistant, tool */
     const char *content;   /* UTF-8; NULL counts as empty */
     const char *name;      /* or NULL */
-    const char *reasoning; /* reasoning_content of an assistant message, or NULL */
+    const char *reasoning; /* reasoning_content of a message, however it was called, or NULL */
 };
 
 /* A variable of the template that the request names, e.g. enable_thinking. */

@@ -66,7 +66,7 @@ enum jinja_kind {
     NODE_OUTPUT,       /* expressions */
     NODE_BLOCK,        /* statements */
     NODE_IF,           /* test, block, test, block, ...; block of else or NULL */
-    NODE_FOR,          /* target, iterable, filter or NULL, body, else or NULL */
+    NODE_FOR,          /* target, iterable, filter or NULL, body, else or NULL; op: recursive */
     NODE_SET,          /* target, value */
     NODE_SET_BLOCK,    /* target, filter or NULL, body */
     NODE_MACRO,        /* body; macro */

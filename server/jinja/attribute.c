@@ -26,6 +26,10 @@ static struct jinja_value own_attribute(struct jinja_run *r, struct jinja_value 
         return jinja_text(v.u.macro->signature->name);
     if (v.type == JINJA_MACRO || v.type == JINJA_METHOD || v.type == JINJA_FUNCTION)
         jinja_fail(&r->m, "attributes of a '%s' are not supported", jinja_type_name(v.type));
+    if (v.type == JINJA_TUPLE && v.which && strcmp(name, "grouper") == 0)
+        return v.u.list->v[0];
+    if (v.type == JINJA_TUPLE && v.which && strcmp(name, "list") == 0)
+        return v.u.list->v[1];
     if (v.type != JINJA_NAMESPACE)
         return jinja_method(r, v, name);
     return (struct jinja_value){.type = JINJA_ABSENT};

@@ -131,7 +131,7 @@ struct jinja_value jinja_call_macro(struct jinja_run *r, struct jinja_value macr
             given[i] = jinja_undefined(LACK_ARGUMENT, s->param[i], strlen(s->param[i]), 0);
         jinja_bind(r, scope, s->param[i], given[i]);
     }
-    struct jinja_value text = jinja_capture(r, m->body, scope);
+    struct jinja_value text = jinja_capture(r, m->body, scope, NULL);
     r->scope = around;
     return text;
 }
@@ -247,6 +247,8 @@ struct jinja_value jinja_call(struct jinja_run *r, struct jinja_value f, struct 
         return jinja_call_function(r, f.which, a);
     case JINJA_METHOD:
         return call_method(r, f.u.method, a);
+    case JINJA_LOOP:
+        return jinja_call_loop(r, f, a);
     default:
         jinja_need(r, f);
         jinja_fail(&r->m, "'%s' object is not callable", jinja_type_name(f.type));

@@ -26,10 +26,23 @@ static bool is_digits(struct span s)
     return s.n > 0 && s.n < 10;
 }
 
+static struct jinja_value item_or(struct jinja_run *r, struct jinja_value v, struct jinja_value key,
+                                  struct jinja_value otherwise)
+{
+    v = jinja_getitem(r, v, key);
+    return v.type == JINJA_UNDEFINED && given(otherwise) ? otherwise : v;
+}
+
 struct jinja_value jinja_path(struct jinja_run *r, struct jinja_value v, struct jinja_value path)
 {
+    return jinja_path_or(r, v, path, (struct jinja_value){.type = JINJA_ABSENT});
+}
+
+struct jinja_value jinja_path_or(struct jinja_run *r, struct jinja_value v, struct jinja_value path,
+                                 struct jinja_value otherwise)
+{
     if (path.type != JINJA_STR)
-        return given(path) ? jinja_getitem(r, v, path) : v;
+        return given(path) ? item_or(r, v, path, otherwise) : v;
     struct span rest = jinja_span(path);
     for (;;) {
         const char *dot = text_find(rest, (struct span){".", 1});
@@ -40,7 +53,7 @@ struct jinja_value jinja_path(struct jinja_run *r, struct jinja_value v, struct 
             for (size_t i = 0; i < part.n; i++)
                 key.u.i = key.u.i * 10 + (part.p[i] - '0');
         }
-        v = jinja_getitem(r, v, key);
+        v = item_or(r, v, key, otherwise);
         if (!dot)
             return v;
         rest.n -= (size_t)(dot + 1 - rest.p);
@@ -77,10 +90,8 @@ static struct jinja_value map_attribute(struct jinja_run *r, struct jinja_list *
         else
             jinja_fail(&r->m, "map: unexpected argument '%.40s'", a->named[i].name);
     }
-    for (size_t i = 0; i < items->n; i++) {
-        struct jinja_value v = jinja_path(r, items->v[i], path);
-        jinja_list_add(r, out, v.type == JINJA_UNDEFINED && given(otherwise) ? otherwise : v);
-    }
+    for (size_t i = 0; i < items->n; i++)
+        jinja_list_add(r, out, jinja_path_or(r, items->v[i], path, otherwise));
     return out;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* filter_order.c - filters that compare items with each other: sort, dictsort, unique, min
- * and max. Strings are compared in lower case unless the program asks for their case. */
+/* filter_order.c - filters that compare items with each other: sort, dictsort, groupby,
+ * unique, min and max. Strings are compared in lower case unless the program asks for their case.
+ */
 #include <string.h>
 
 #include "server/jinja/run.h"
@@ -40,7 +41,8 @@ static void merge(struct jinja_run *r, const struct sorted *x, size_t nx, const 
         *out++ = y[k++];
 }
 
-static struct jinja_value sort_items(struct jinja_run *r, struct sorted *s, size_t n, bool reverse)
+/* `s` or other memory, sorted. */
+static struct sorted *sort_keys(struct jinja_run *r, struct sorted *s, size_t n, bool reverse)
 {
     struct sorted *other = jinja_alloc_items(&r->m, n, sizeof *other);
     for (size_t width = 1; width < n; width *= 2) {
@@ -52,6 +54,12 @@ static struct jinja_value sort_items(struct jinja_run *r, struct sorted *s, size
         s = other;
         other = swap;
     }
+    return s;
+}
+
+static struct jinja_value sort_items(struct jinja_run *r, struct sorted *s, size_t n, bool reverse)
+{
+    s = sort_keys(r, s, n, reverse);
     struct jinja_value out = jinja_values(r, JINJA_LIST, n);
     for (size_t i = 0; i < n; i++)
         jinja_list_add(r, out, s[i].item);
@@ -108,6 +116,32 @@ FILTER(dictsort)
     return sort_items(r, s, n, yes(r, p[2]));
 }
 
+/* Pairs of a key and the list of its items, sorted by the keys; `.grouper` and `.list` are names
+ * for the two. Without their case equal keys are one, written as its first item has it. */
+FILTER(groupby)
+{
+    UNUSED();
+    struct jinja_list *items = jinja_items(r, v);
+    struct sorted *s = jinja_alloc_items(&r->m, items->n, sizeof *s);
+    struct jinja_value out = jinja_list_new(r), list = jinja_none();
+    bool cased = yes(r, p[2]);
+    for (size_t i = 0; i < items->n; i++)
+        s[i] = (struct sorted){key_of(r, jinja_path_or(r, items->v[i], p[0], p[1]), cased),
+                               items->v[i]};
+    s = sort_keys(r, s, items->n, false);
+    for (size_t i = 0; i < items->n; i++) {
+        if (i == 0 || !jinja_equal(r, s[i].key, s[i - 1].key)) {
+            struct jinja_value key = cased ? s[i].key : jinja_path_or(r, s[i].item, p[0], p[1]);
+            list = jinja_list_new(r);
+            struct jinja_value group = jinja_pair(r, key, list);
+            group.which = 1;
+            jinja_list_add(r, out, group);
+        }
+        jinja_list_add(r, list, s[i].item);
+    }
+    return out;
+}
+
 FILTER(unique)
 {
     UNUSED();
@@ -157,6 +191,7 @@ FILTER(max)
 const struct jinja_filter_row jinja_order_filters[] = {
     {"sort", "reverse case_sensitive attribute", 0, sort},
     {"dictsort", "case_sensitive by reverse", 0, dictsort},
+    {"groupby", "attribute default case_sensitive", 1, groupby},
     {"unique", "case_sensitive attribute", 0, unique},
     {"min", "case_sensitive attribute", 0, min},
     {"max", "case_sensitive attribute", 0, max},

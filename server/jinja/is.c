@@ -159,7 +159,7 @@ static bool about_type(struct jinja_value v, enum test test)
                v.type == JINJA_DICT || v.type == JINJA_RANGE || v.type == JINJA_UNDEFINED;
     default: /* IS_CALLABLE */
         return v.type == JINJA_MACRO || v.type == JINJA_FUNCTION || v.type == JINJA_METHOD ||
-               v.type == JINJA_UNDEFINED;
+               v.type == JINJA_LOOP || v.type == JINJA_UNDEFINED;
     }
 }
 

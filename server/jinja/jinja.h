@@ -64,7 +64,7 @@ enum jinja_type {
 
 struct jinja_value {
     uint8_t type;  /* enum jinja_type */
-    uint8_t which; /* kind of a view, an undefined value or a function */
+    uint8_t which; /* kind of a view, an undefined value or a function; 1: a tuple of groupby */
     uint8_t of;    /* of an undefined attribute: the type that lacks it */
     bool safe;     /* a string that went through |safe or |escape */
     union {

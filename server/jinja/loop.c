@@ -4,6 +4,10 @@
  * The filter of a loop (`for x in y if ...`) is asked when an item is needed, not before: the body
  * may have changed a namespace that it looks at. `loop.last` needs one item more, `loop.length`
  * all of them.
+ *
+ * A recursive loop (`for x in y recursive`) is a function that writes a text: `loop(other)` in its
+ * body is what the same loop makes of other items. It sees what stands around the loop, and nothing
+ * of the round that it is called from.
  */
 #include <string.h>
 
@@ -81,13 +85,14 @@ static size_t count_rest(struct jinja_run *r, struct jinja_loop *loop)
     return n;
 }
 
-enum jinja_flow jinja_for(struct jinja_run *r, const struct jinja_node *n)
+/* In the scope around the loop. */
+static enum jinja_flow run_loop(struct jinja_run *r, const struct jinja_node *n,
+                                struct jinja_value from, int depth)
 {
     struct jinja_scope *around = r->scope, *scope = jinja_scope_new(r, around);
     const char *name = jinja_interned(r->program, "loop");
     struct jinja_loop *loop = jinja_alloc(&r->m, sizeof *loop);
-    *loop = (struct jinja_loop){.node = n, .around = around};
-    struct jinja_value from = jinja_eval(r, n->kid[1]);
+    *loop = (struct jinja_loop){.node = n, .whole = n, .around = around, .depth = depth};
     if (from.type == JINJA_RANGE) /* is not written down */
         loop->range = from.u.range;
     else
@@ -114,6 +119,31 @@ enum jinja_flow jinja_for(struct jinja_run *r, const struct jinja_node *n)
     flow = jinja_execute(r, n->kid[4]);
     r->scope = around;
     return flow;
+}
+
+enum jinja_flow jinja_for(struct jinja_run *r, const struct jinja_node *n)
+{
+    return run_loop(r, n, jinja_eval(r, n->kid[1]), 0);
+}
+
+struct jinja_value jinja_call_loop(struct jinja_run *r, struct jinja_value self,
+                                   struct jinja_args *a)
+{
+    const struct jinja_loop *loop = self.u.loop;
+    struct jinja_value p[JINJA_PARAMS];
+    struct jinja_out out = {0}, *before = r->out;
+    struct jinja_scope *scope = r->scope;
+    if (!loop->whole->op)
+        jinja_fail(&r->m, "loop() needs a loop that is marked 'recursive'");
+    jinja_place(r, "loop", "iterable", 1, a, p);
+    jinja_deeper(r);
+    r->out = &out;
+    r->scope = loop->around;
+    run_loop(r, loop->whole, p[0], loop->depth + 1);
+    r->out = before;
+    r->scope = scope;
+    r->depth--;
+    return jinja_taken(&out);
 }
 
 /* ---- loop.* -------------------------------------------------------------------------------- */
@@ -167,8 +197,8 @@ struct jinja_value jinja_loop_attribute(struct jinja_run *r, struct jinja_value 
     if (strcmp(name, "nextitem") == 0)
         return look(r, loop) ? loop->ahead : jinja_undefined(LACK_ITEM, "", 0, JINJA_LOOP);
     if (strcmp(name, "depth") == 0)
-        return jinja_int(1);
+        return jinja_int(loop->depth + 1);
     if (strcmp(name, "depth0") == 0)
-        return jinja_int(0);
+        return jinja_int(loop->depth);
     return jinja_method(r, v, name);
 }

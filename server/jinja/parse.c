@@ -132,6 +132,15 @@ static struct jinja_node *parse_if(struct jinja_parser *p)
     return n;
 }
 
+/* Whether an else follows. */
+static bool loop_body(struct jinja_parser *p, struct jinja_node *n)
+{
+    p->loops++;
+    jinja_node_add(p, n, body(p, "endfor", "else", NULL));
+    p->loops--;
+    return jinja_skip_name(p, "else");
+}
+
 static struct jinja_node *parse_for(struct jinja_parser *p)
 {
     struct jinja_node *n = jinja_node_new(p, NODE_FOR, p->at->line);
@@ -141,13 +150,12 @@ static struct jinja_node *parse_for(struct jinja_parser *p)
         jinja_unexpected(p, "'in'");
     jinja_node_add(p, n, jinja_tuple(p, false, "recursive"));
     jinja_node_add(p, n, jinja_skip_name(p, "if") ? jinja_expression(p, true) : NULL);
-    if (jinja_at_name(p, "recursive"))
-        jinja_fail(p->m, "recursive loops are not supported");
-    p->loops++;
-    jinja_node_add(p, n, body(p, "endfor", "else", NULL));
-    p->loops--;
-    bool otherwise = jinja_skip_name(p, "else");
+    n->op = jinja_skip_name(p, "recursive");
+    int before = p->loops;
+    p->loops = n->op ? 0 : before; /* a recursive loop is a function: none around can be left */
+    bool otherwise = loop_body(p, n);
     jinja_node_add(p, n, otherwise ? body(p, "endfor", NULL, NULL) : NULL);
+    p->loops = before;
     p->at++;
     return n;
 }

@@ -73,13 +73,15 @@ void jinja_assign(struct jinja_run *r, struct jinja_scope *s, const struct jinja
 /* ---- statements ---------------------------------------------------------------------------- */
 
 struct jinja_value jinja_capture(struct jinja_run *r, const struct jinja_node *body,
-                                 struct jinja_scope *scope)
+                                 struct jinja_scope *scope, enum jinja_flow *flow)
 {
     struct jinja_out out = {0}, *before = r->out;
     struct jinja_scope *around = r->scope;
     r->out = &out;
     r->scope = scope;
-    jinja_execute(r, body);
+    enum jinja_flow left = jinja_execute(r, body);
+    if (flow)
+        *flow = left;
     r->out = before;
     r->scope = around;
     return jinja_taken(&out);
@@ -115,10 +117,24 @@ static struct jinja_value filtered(struct jinja_run *r, const struct jinja_node 
     return jinja_filter(r, filter->name, v, &a);
 }
 
-static void set_block(struct jinja_run *r, const struct jinja_node *n)
+/* A `break` or `continue` within the block leaves it before anything is set. */
+static enum jinja_flow set_block(struct jinja_run *r, const struct jinja_node *n)
 {
-    struct jinja_value v = jinja_capture(r, n->kid[2], jinja_scope_new(r, r->scope));
-    jinja_assign(r, r->scope, n->kid[0], filtered(r, n->kid[1], v));
+    enum jinja_flow flow;
+    struct jinja_value v = jinja_capture(r, n->kid[2], jinja_scope_new(r, r->scope), &flow);
+    if (flow == FLOW_ON)
+        jinja_assign(r, r->scope, n->kid[0], filtered(r, n->kid[1], v));
+    return flow;
+}
+
+/* The same: what was written until then is lost. */
+static enum jinja_flow filter_block(struct jinja_run *r, const struct jinja_node *n)
+{
+    enum jinja_flow flow;
+    struct jinja_value v = jinja_capture(r, n->kid[1], jinja_scope_new(r, r->scope), &flow);
+    if (flow == FLOW_ON)
+        write_text(r, jinja_str(r, filtered(r, n->kid[0], v)));
+    return flow;
 }
 
 static struct jinja_value macro_value(struct jinja_run *r, const struct jinja_node *n,
@@ -188,8 +204,7 @@ static enum jinja_flow execute_kind(struct jinja_run *r, const struct jinja_node
         jinja_assign(r, r->scope, n->kid[0], jinja_eval(r, n->kid[1]));
         break;
     case NODE_SET_BLOCK:
-        set_block(r, n);
-        break;
+        return set_block(r, n);
     case NODE_MACRO:
         jinja_bind(r, r->scope, n->name, macro_value(r, n, n->kid[0]));
         break;
@@ -197,14 +212,11 @@ static enum jinja_flow execute_kind(struct jinja_run *r, const struct jinja_node
         call_block(r, n);
         break;
     case NODE_FILTER_BLOCK:
-        write_text(
-            r, jinja_str(r, filtered(r, n->kid[0],
-                                     jinja_capture(r, n->kid[1], jinja_scope_new(r, r->scope)))));
-        break;
+        return filter_block(r, n);
     case NODE_WITH:
         return with(r, n);
     case NODE_SCOPE:
-        write_text(r, jinja_capture(r, n->kid[0], jinja_scope_new(r, r->scope)));
+        write_text(r, jinja_capture(r, n->kid[0], jinja_scope_new(r, r->scope), NULL));
         break;
     case NODE_BREAK:
         return FLOW_BREAK;

@@ -58,8 +58,10 @@ struct jinja_method {
 
 /* A for loop, and what `loop` tells of it. Its filter is asked when an item is needed. */
 struct jinja_loop {
-    const struct jinja_node *node;
+    const struct jinja_node *node;  /* without its filter once that was asked for all items */
+    const struct jinja_node *whole; /* as it is written, for loop() */
     struct jinja_scope *around;
+    int depth;                /* of a recursive one, from 0 */
     struct jinja_list *items; /* NULL: those of `range` */
     const struct jinja_range *range;
     size_t next;              /* the item behind the one that was looked for last */
@@ -145,9 +147,10 @@ void jinja_assign(struct jinja_run *r, struct jinja_scope *s, const struct jinja
 enum jinja_flow { FLOW_ON, FLOW_BREAK, FLOW_CONTINUE };
 enum jinja_flow jinja_execute(struct jinja_run *r, const struct jinja_node *n);
 enum jinja_flow jinja_for(struct jinja_run *r, const struct jinja_node *n);
-/* Runs a body in a scope and gives what it writes. */
+/* Runs a body in a scope and gives what it writes; *flow tells how it was left (NULL: it cannot
+ * leave a loop around it). */
 struct jinja_value jinja_capture(struct jinja_run *r, const struct jinja_node *body,
-                                 struct jinja_scope *scope);
+                                 struct jinja_scope *scope, enum jinja_flow *flow);
 
 /* ---- calls --------------------------------------------------------------------------------- */
 
@@ -176,6 +179,9 @@ struct jinja_value jinja_range_new(struct jinja_run *r, struct jinja_args *a);
 void jinja_globals(struct jinja_run *r);
 struct jinja_value jinja_loop_attribute(struct jinja_run *r, struct jinja_value loop,
                                         const char *name);
+/* loop(items) in a recursive loop: the text of the whole loop over other items. */
+struct jinja_value jinja_call_loop(struct jinja_run *r, struct jinja_value loop,
+                                   struct jinja_args *a);
 
 /* A method of a value of a type; `p` are its arguments by place, `a` as they were given. */
 struct jinja_method_row {
@@ -214,5 +220,9 @@ bool jinja_is_filter(const char *name);
 bool jinja_test(struct jinja_run *r, const char *name, struct jinja_value v, struct jinja_args *a);
 /* The item or attribute that `path` ("a.b") names of each; the path may be a number. */
 struct jinja_value jinja_path(struct jinja_run *r, struct jinja_value v, struct jinja_value path);
+/* The same, with `otherwise` in the place of what is undefined, at each step of the path; none or
+ * JINJA_ABSENT: nothing. */
+struct jinja_value jinja_path_or(struct jinja_run *r, struct jinja_value v, struct jinja_value path,
+                                 struct jinja_value otherwise);
 
 #endif

@@ -161,6 +161,20 @@ def test_variables_of_a_request_are_the_templates(with_template):
         assert words in answer.json()["error"]["message"]
 
 
+def test_reasoning_is_taken_by_any_of_its_names(with_template):
+    server = with_template("{% for m in messages %}{{ m.thinking }}{{ m.reasoning_content }}{% endfor %}x")
+    def count(**members):
+        return prompt_tokens(server, USER + [{"role": "assistant", "content": "A", **members}] + USER)
+
+    one, two = (server.post("/tokenize", {"prompt": r * 2 + "x"}).json()["count"] for r in ("why", "because"))
+    assert count(content="B") == count(reasoning=None) == 1
+    assert one != two and count(reasoning_content="why") == count(thinking="why") == count(reasoning="why") == one
+    assert count(reasoning_content="because", thinking="why", reasoning="why") == two
+    assert count(reasoning_content=None, thinking="because", reasoning="why") == two
+    answer = server.post("/v1/chat/completions", {"messages": [{"role": "assistant", "content": "A", "reasoning": {}}]})
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "messages[0].reasoning"
+
+
 def test_what_a_template_raises_is_told(with_template):
     server = with_template("{{ raise_exception('Only ' ~ messages | length ~ ' is too few.') }}")
     answer = server.post("/v1/chat/completions", {"messages": USER})

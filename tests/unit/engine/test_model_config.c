@@ -15,6 +15,8 @@ static void a_window_that_is_left_out_is_what_the_class_says(void **state)
         {"tiny-llama", "Mistral", NULL, NULL, NULL, NULL, 4096},
         {"tiny-llama", "Mistral", "null", NULL, NULL, NULL, 32768},
         {"tiny-llama", "Mistral", "100", NULL, "28", NULL, 100},
+        {"tiny-llama", "Mistral", "100", "false", NULL, NULL, 100}, /* no field of that class */
+        {"tiny-llama", "Mistral", "null", "true", NULL, NULL, 32768},
         {"tiny-llama", "Mistral", "100", NULL, NULL, "[\"full_attention\"]", 100},
         {"tiny-llama", "Llama", NULL, NULL, NULL, NULL, 32768},
         {"tiny-qwen2", "Qwen2", NULL, NULL, NULL, NULL, 32768},
@@ -104,9 +106,9 @@ static void kv_heads_that_are_null_are_all_heads(void **state)
     }
 }
 
-/* Adds a tensor of 8 or no bytes behind the last of tiny-qwen3's. */
+/* Adds a tensor behind the last of tiny-qwen3's. */
 static void add_tensor(const char *folder, const char *name, const char *dtype, const char *shape,
-                       uint64_t bytes)
+                       const void *bytes, uint64_t count)
 {
     size_t n;
     uint64_t header, data;
@@ -116,14 +118,14 @@ static void add_tensor(const char *folder, const char *name, const char *dtype, 
     memcpy(&header, file, 8);
     data = n - 8 - header;
     char *entry = xasprintf("{\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%d,%d]},",
-                            name, dtype, shape, (int)data, (int)(data + bytes));
+                            name, dtype, shape, (int)data, (int)(data + count));
     uint64_t more = (strlen(entry) + 6) / 8 * 8, length = header + more;
     FILE *f = fopen(path, "w");
     assert_non_null(f);
     fwrite(&length, 8, 1, f);
     fprintf(f, "%-*s", (int)more + 1, entry); /* instead of the brace */
     fwrite(file + 9, 1, n - 9, f);
-    fwrite("\0\0\0\0\0\0\0\0", 1, bytes, f);
+    fwrite(bytes, 1, count, f);
     fclose(f);
     free(entry);
     free(path);
@@ -150,12 +152,104 @@ static void tensors_that_nobody_needs_may_be_of_any_kind(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char *folder = copy_folder("tiny-qwen3");
         struct err err = {0};
-        add_tensor(folder, rows[i].name, rows[i].dtype, rows[i].shape, rows[i].bytes);
+        edit(folder, "config.json", "attention_bias", "true");
+        add_tensor(folder, rows[i].name, rows[i].dtype, rows[i].shape, "\0\0\0\0\0\0\0\0",
+                   rows[i].bytes);
         struct model *m = model_open(folder, true, NULL, NULL, &err);
         if (rows[i].message ? m || !strstr(err.msg, rows[i].message) : !m)
             fail_msg("row %zu: expected '%s', got '%s'", i,
                      rows[i].message ? rows[i].message : "a model", m ? "a model" : err.msg);
         model_close(m);
+        remove_folder(folder);
+    }
+}
+
+/* tiny-qwen3 has no head of its own: one is added to its file, [320, 64] like the embedding. */
+static void a_tied_head_that_is_stored_is_a_copy_of_the_embedding(void **state)
+{
+    (void)state;
+    enum { BYTES = 320 * 64 * 2 };
+    struct model *m = open_golden("tiny-qwen3");
+    uint8_t *data = xmalloc(BYTES);
+
+    memcpy(data, m->embed.data, BYTES);
+    model_close(m);
+    for (int differs = 0; differs < 2; differs++) {
+        char *folder = copy_folder("tiny-qwen3");
+        struct err err = {0};
+        data[BYTES - 1] ^= (uint8_t)differs;
+        add_tensor(folder, "lm_head.weight", "BF16", "[320,64]", data, BYTES);
+        m = model_open(folder, true, NULL, NULL, &err);
+        if (!differs && m)
+            assert_ptr_equal(m->head.data, m->embed.data);
+        if (differs ? m || !strstr(err.msg, "'lm_head.weight' is no copy of") : !m)
+            fail_msg("%d: %s", differs, m ? "a model" : err.msg);
+        model_close(m);
+        edit(folder, "config.json", "tie_word_embeddings", "false");
+        m = model_open(folder, true, NULL, NULL, &err);
+        if (!m || m->head.data == m->embed.data)
+            fail_msg("%d: %s", differs, m ? "tied" : err.msg);
+        model_close(m);
+        remove_folder(folder);
+    }
+    free(data);
+}
+
+/* One of tiny-qwen3's biases, without the others: what comes after the check of the config. */
+static void biases_that_the_config_does_not_speak_of_are_zero(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *said;
+        uint8_t value;
+        const char *message; /* NULL: the message is about the biases that are missing */
+    } rows[] = {
+        {"true", 1, NULL},
+        {"false", 0, NULL},
+        {"false", 1, "'model.layers.1.self_attn.k_proj.bias' is a bias, but 'attention_bias'"},
+        {NULL, 1, "'model.layers.1.self_attn.k_proj.bias' is a bias, but 'attention_bias'"},
+        {"1", 1, "'attention_bias' is neither true nor false"},
+    };
+    uint8_t bias[2 * 32 * 2] = {0};
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *folder = copy_folder("tiny-qwen3");
+        edit(folder, "config.json", "attention_bias", rows[i].said);
+        bias[sizeof bias - 2] = rows[i].value;
+        add_tensor(folder, "model.layers.1.self_attn.k_proj.bias", "BF16", "[64]", bias,
+                   sizeof bias);
+        assert_refused(folder, "biases",
+                       rows[i].message ? rows[i].message
+                                       : "layer 1 has some of the q, k, v biases but not all");
+        remove_folder(folder);
+    }
+}
+
+/* What it was trained with stands in the scaling, or in the config itself, which counts then. */
+static void the_context_before_scaling_may_stand_in_the_config_itself(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *in_scaling, *itself;
+        int32_t context;
+    } rows[] = {{",\"original_max_position_embeddings\":128", NULL, 128},
+                {",\"original_max_position_embeddings\":128", "64", 64},
+                {"", "64", 64},
+                {"", NULL, 512}};
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *folder = copy_folder("tiny-llama");
+        struct err err = {0};
+        char *scaling = xasprintf("{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
+                                  "\"high_freq_factor\":4%s}",
+                                  rows[i].in_scaling);
+        edit(folder, "config.json", "rope_parameters", scaling);
+        edit(folder, "config.json", "original_max_position_embeddings", rows[i].itself);
+        struct model *m = model_open(folder, true, NULL, NULL, &err);
+        if (!m || m->shape.scaling.original_context != rows[i].context)
+            fail_msg("row %zu: %d %s", i, m ? m->shape.scaling.original_context : 0, err.msg);
+        model_close(m);
+        free(scaling);
         remove_folder(folder);
     }
 }
@@ -207,6 +301,9 @@ int main(void)
         cmocka_unit_test(rope_scaling_counts_before_rope_parameters),
         cmocka_unit_test(kv_heads_that_are_null_are_all_heads),
         cmocka_unit_test(tensors_that_nobody_needs_may_be_of_any_kind),
+        cmocka_unit_test(biases_that_the_config_does_not_speak_of_are_zero),
+        cmocka_unit_test(the_context_before_scaling_may_stand_in_the_config_itself),
+        cmocka_unit_test(a_tied_head_that_is_stored_is_a_copy_of_the_embedding),
         cmocka_unit_test(ends_are_those_of_generation_config_or_else_of_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

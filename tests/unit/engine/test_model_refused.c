@@ -97,18 +97,54 @@ static void missing_and_damaged_files_are_named(void **state)
     remove_folder(folder);
 }
 
-static void a_tied_config_shares_the_embedding_whatever_lies_in_the_file(void **state)
+/* What people name in the place of a model, as files beside each other or instead of them. */
+static void what_is_no_model_is_told_from_its_files(void **state)
 {
     (void)state;
-    char *folder = copy_folder("tiny-llama");
-    struct err err;
+    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\n"
+                                  "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32\nsize 98\n";
+    static const struct {
+        const char *without[3]; /* files of tiny-qwen3 that are taken away */
+        const char *with, *text;
+        const char *named; /* what is opened of the folder; NULL: the folder */
+        const char *message;
+    } rows[] = {
+        {{NULL}, "model.safetensors", pointer, NULL, "; model.safetensors is a Git LFS pointer"},
+        {{NULL}, "tokenizer.json", pointer, NULL, "; tokenizer.json is a Git LFS pointer"},
+        {{NULL}, "m.gguf", pointer, "m.gguf", "; it is a Git LFS pointer"},
+        {{"config.json"},
+         "adapter_config.json",
+         "{}",
+         NULL,
+         "No such file or directory; this is an adapter"},
+        {{"config.json"}, "snapshots", "", NULL, "; this is a Hugging Face cache"},
+        {{"config.json"},
+         "m.gguf",
+         "GGUF",
+         NULL,
+         "; a GGUF file is named itself: /tmp/whet-model-"},
+        {{"model.safetensors"}, "pytorch_model.bin", "PK", NULL, "; pytorch_model.bin is not read"},
+        {{"tokenizer.json"}, "tokenizer.model", "x", NULL, "; tokenizer.model is not read"},
+        {{"tokenizer.json"}, "vocab.json", "{}", NULL, "; vocab.json and merges.txt are not read"},
+        {{NULL},
+         "m.gguf",
+         "GGUF",
+         "model.safetensors",
+         "\"GGUF\"); name the folder that it lies in"},
+        {{NULL}, "m.gguf", "GGUF", "x.safetensors", "x.safetensors: No such file or directory"},
+    };
 
-    edit(folder, "config.json", "tie_word_embeddings", "true");
-    struct model *m = model_open(folder, true, NULL, NULL, &err);
-    assert_non_null(m);
-    assert_ptr_equal(m->head.data, m->embed.data);
-    model_close(m);
-    remove_folder(folder);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *folder = copy_folder("tiny-qwen3");
+        for (int k = 0; rows[i].without[k]; k++)
+            replace(folder, rows[i].without[k], NULL);
+        replace(folder, rows[i].with, rows[i].text);
+        char *path = xasprintf("%s%s%s", folder, rows[i].named ? "/" : "",
+                               rows[i].named ? rows[i].named : "");
+        assert_refused(path, rows[i].with, rows[i].message);
+        free(path);
+        remove_folder(folder);
+    }
 }
 
 static void the_context_ends_where_a_sliding_window_would_begin(void **state)
@@ -331,7 +367,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_field_of_the_config_is_checked_and_named),
         cmocka_unit_test(missing_and_damaged_files_are_named),
-        cmocka_unit_test(a_tied_config_shares_the_embedding_whatever_lies_in_the_file),
+        cmocka_unit_test(what_is_no_model_is_told_from_its_files),
         cmocka_unit_test(the_context_ends_where_a_sliding_window_would_begin),
         cmocka_unit_test(rope_scaling_of_older_configs_is_read),
         cmocka_unit_test(every_field_of_a_gguf_model_is_checked_and_named),

@@ -100,7 +100,8 @@ static void what_is_not_known_is_named(void **state)
     (void)state;
     static const char *const texts[][2] = {
         {"\n\n{% include 'x' %}", "line 3: the tag 'include' is not known here"},
-        {"{% for i in x recursive %}{% endfor %}", "line 1: recursive loops are not supported"},
+        {"{% for i in [1] %}\n{{ loop([2]) }}{% endfor %}",
+         "line 2: loop() needs a loop that is marked 'recursive'"},
         {"a\n{{ 'x' | urlize }}", "line 2: the filter 'urlize' is not known"},
         {"{{ 1 is prime }}", "line 1: the test 'prime' is not known"},
         {"\n{{ 'x'.encode() }}", "line 2: the method 'encode' of 'str' is not supported"},
@@ -201,6 +202,10 @@ static void deep_values_have_a_limit(void **state)
             fail_msg("%s: %s", uses[i], out ? out : err.msg);
         free(text);
     }
+    struct err err = {""};
+    char *out = render("{% for x in [1] recursive %}{{ loop([x]) }}{% endfor %}", NULL, wide, &err);
+    if (out || !strstr(err.msg, "nested more than"))
+        fail_msg("a loop without an end: %s", out ? out : err.msg);
 }
 
 /* Megabytes in one value: what goes through them once must not do so once for each character. */
