@@ -71,12 +71,13 @@ static int check_info(const struct backend *b, const struct cuda_kernel_info *i,
                        (long long)i->work_bytes);
     if (i->packed_bytes < 0 || (i->packed_bytes > 0 && !memchr(i->layout, 0, sizeof i->layout)))
         return err_set(e, "its layout has no proper name");
-    if (i->packed_bytes > memory_packed_most(&b->model->shape))
+    int64_t most =
+        b->model ? memory_packed_most(&b->model->shape) : 0; /* a probe of reduce: none */
+    if (i->packed_bytes > most)
         return err_set(e,
                        "asks for %.1f MiB of repacked weights a layer; the largest matrix of the "
                        "model has %.1f",
-                       (double)i->packed_bytes / 1048576,
-                       (double)memory_packed_most(&b->model->shape) / 1048576);
+                       (double)i->packed_bytes / 1048576, (double)most / 1048576);
     for (int l = 0; l < i->launches; l++)
         if (check_launch(b, &i->launch[l], l, e))
             return -1;

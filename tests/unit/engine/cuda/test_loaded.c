@@ -78,6 +78,12 @@ static void repacked_weights_have_a_bound(void **state)
     }
     i.packed_bytes = -1;
     assert_int_equal(check_info(&b, &i, REGION_MLP_IN, &e), -1);
+    b.model = NULL; /* as where ranks are probed, whose sums have no weights */
+    assert_int_equal(check_info(&b, &i, REGION_MLP_IN, &e), -1);
+    i.packed_bytes = 1;
+    assert_int_equal(check_info(&b, &i, REGION_MLP_IN, &e), -1);
+    i.packed_bytes = 0;
+    assert_int_equal(check_info(&b, &i, REGION_MLP_IN, &e), 0);
 }
 
 /* Where there are no clusters, that is said before anything is launched. */
