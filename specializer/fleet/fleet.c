@@ -35,6 +35,8 @@
 #define LEASE_AGAIN_S 2 /* while this server holds no lease */
 #define SEND_EVERY_S 1
 #define PULL_EVERY_S 5
+#define HEARD_S 0.2 /* between two pulls that notifications ask for: anybody may send those */
+#define STEADY_S 30 /* a connection that lasted so long was a good one */
 #define VIEW_EVERY_S 5
 #define BEAT_EVERY_S 10
 #define PRUNE_EVERY_S 600
@@ -150,9 +152,21 @@ static int beat(struct fleet *f, struct err *err)
     return r;
 }
 
+static int pull(struct fleet *f, struct err *err)
+{
+    f->pulled_ns = clock_ns();
+    return fleet_pull_all(f, err);
+}
+
 static int prune(struct fleet *f, struct err *err)
 {
     int64_t n = 0;
+    if (fleet_renumber(f->db, f->self.env, &n, err) != 0)
+        return -1;
+    if (n > 0)
+        log_warn("fleet",
+                 "%lld rows had numbers that the sequence whet_seq never gave: they have new ones",
+                 (long long)n);
     int r = fleet_prune(f->db, f->self.env, &n, err);
     atomic_fetch_add(&f->pruned, (uint64_t)(n > 0 ? n : 0));
     return r;
@@ -167,7 +181,7 @@ static const struct duty {
 } duties[] = {
     {"heartbeat", offsetof(struct fleet, beat_due_ns), BEAT_EVERY_S, beat},
     {"lease", offsetof(struct fleet, lease_due_ns), LEASE_EVERY_S, lease_turn},
-    {"listening", offsetof(struct fleet, pull_due_ns), PULL_EVERY_S, fleet_pull_all},
+    {"listening", offsetof(struct fleet, pull_due_ns), PULL_EVERY_S, pull},
     {"telling all", offsetof(struct fleet, all_due_ns), ALL_EVERY_S, fleet_send_all},
     {"sending", offsetof(struct fleet, send_due_ns), SEND_EVERY_S, fleet_send_changed},
     {"looking", offsetof(struct fleet, view_due_ns), VIEW_EVERY_S, fleet_look},
@@ -267,18 +281,30 @@ static bool arrive(struct fleet *f)
     return true;
 }
 
+/* There is something to hear: at once, unless it was listened to just now. */
+static void listen_soon(struct fleet *f)
+{
+    int64_t soonest = f->pulled_ns + (int64_t)(HEARD_S * 1e9);
+    if (f->pull_due_ns > soonest)
+        f->pull_due_ns = soonest;
+}
+
+/* A database that takes a connection and then ends it is one that is away: only a connection that
+ * lasted makes the next pause short. */
 static void session(struct fleet *f)
 {
     if (arrive(f)) {
+        int64_t steady_ns = in(STEADY_S);
         set_state(f, FLEET_ONLINE);
-        f->backoff_s = 1;
         while (!atomic_load(&f->stop) && turn(f)) {
             if (fleet_db_wait(f->db, f->wake_fd, until_next(f)))
-                f->pull_due_ns = 0;
+                listen_soon(f);
             drain(f->wake_fd);
         }
         if (!fleet_db_alive(f->db))
             log_info("fleet", "the connection ended");
+        if (clock_ns() >= steady_ns)
+            f->backoff_s = 1;
     }
     if (f->db && atomic_load(&f->stop) && fleet_db_alive(f->db)) {
         struct err err;
