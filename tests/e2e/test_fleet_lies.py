@@ -104,7 +104,7 @@ def test_an_answer_ends_at_its_bound(member, pg):  # noqa: F811
     memory = lambda: int(re.search(r"VmHWM:\s+(\d+)", open(f"/proc/{server.process.pid}/status").read())[1])
     before = memory()
     pg.sql("ALTER TABLE whet_kernel DROP CONSTRAINT whet_kernel_knobs_check;" + kernel(env, "a") +
-           "; UPDATE whet_kernel SET knobs=repeat('x', 200000000)")
+           "; UPDATE whet_kernel SET knobs=repeat('x', 100000000)")
     until(lambda: "an answer of too many bytes" in fleet(server)["trouble"] + server.text(), server.text)
     assert memory() - before < 100 << 10  # 64 MiB, and what a read brings beyond them
     assert fleet(server)["refused"] == 0
