@@ -152,9 +152,37 @@ static int beat(struct fleet *f, struct err *err)
     return r;
 }
 
+/* Sequence numbers of another database, or of one restored from a backup, mean nothing here:
+ * everything is read anew. */
+static void begin_anew(struct fleet *f)
+{
+    f->seq = f->text_seq = f->retraction_seq = 0;
+    f->back = INT64_MAX;
+    f->lease_due_ns = f->pull_due_ns = f->send_due_ns = f->view_due_ns = 0;
+    f->all_due_ns = f->beat_due_ns = 0;
+    f->listen_due = f->hello_due = f->all_due = true;
+    f->all_slot = 0;
+    f->prune_due_ns = in(5);
+    f->trace_id = -1;
+    fleet_forget_numbers(f);
+    pthread_mutex_lock(&f->in_use);
+    if (!atomic_load(&f->stop))
+        store_moved(f->store, &f->trace_id, 0, NULL, NULL, NULL);
+    pthread_mutex_unlock(&f->in_use);
+}
+
+/* Tables that are restored from a backup under a connection that stays count from where they were
+ * then: what comes next has numbers that were read before. */
 static int pull(struct fleet *f, struct err *err)
 {
+    int64_t given;
     f->pulled_ns = clock_ns();
+    if (fleet_given(f->db, &given, err) != 0)
+        return -1;
+    if (f->seq > given || f->retraction_seq > given || f->text_seq > given) {
+        log_warn("fleet", "the numbers of rows have gone back: all is heard and told anew");
+        begin_anew(f);
+    }
     return fleet_pull_all(f, err);
 }
 
@@ -239,25 +267,6 @@ static void drain(int fd)
 }
 
 /* ---- a connection ---------------------------------------------------------------------------- */
-
-/* Sequence numbers of another database, or of one restored from a backup, mean nothing here:
- * everything is read anew. */
-static void begin_anew(struct fleet *f)
-{
-    f->seq = f->text_seq = f->retraction_seq = 0;
-    f->back = INT64_MAX;
-    f->lease_due_ns = f->pull_due_ns = f->send_due_ns = f->view_due_ns = 0;
-    f->all_due_ns = f->beat_due_ns = 0;
-    f->listen_due = f->hello_due = f->all_due = true;
-    f->all_slot = 0;
-    f->prune_due_ns = in(5);
-    f->trace_id = -1;
-    fleet_forget_numbers(f);
-    pthread_mutex_lock(&f->in_use);
-    if (!atomic_load(&f->stop))
-        store_moved(f->store, &f->trace_id, 0, NULL, NULL, NULL);
-    pthread_mutex_unlock(&f->in_use);
-}
 
 static bool arrive(struct fleet *f)
 {

@@ -151,6 +151,16 @@ int fleet_publish(struct fleet_db *db, const struct fleet_self *self, const cJSO
     return r == 0 && news ? run(db, "SELECT pg_notify($1, 'kernel')", note, 1, err) : r;
 }
 
+int fleet_given(struct fleet_db *db, int64_t *given, struct err *err)
+{
+    struct fleet_rows rows;
+    if (fleet_db_run(db, FLEET_STATEMENT_S, "SELECT " GIVEN, NULL, 0, &rows, err) != 0)
+        return -1;
+    *given = atoll(fleet_value(&rows, 0, 0));
+    fleet_rows_free(&rows);
+    return 0;
+}
+
 /* Reads rows that other servers wrote, on one side of `seq`. */
 static int of_others(struct fleet_db *db, const char *sql, const struct fleet_self *self,
                      int64_t seq, struct fleet_rows *rows, struct err *err)

@@ -58,6 +58,8 @@ cJSON *fleet_kernel_json(const struct record *r);
 /* An array of such rows: new ones, and old ones that changed. `news`: others are told at once. */
 int fleet_publish(struct fleet_db *db, const struct fleet_self *self, const cJSON *kernels,
                   bool news, struct err *err);
+/* The last number that the sequence of rows has given; all numbers for a role that may not ask. */
+int fleet_given(struct fleet_db *db, int64_t *given, struct err *err);
 /* Rows of others after `seq`, in order, at most FLEET_PAGE: FLEET_COLUMN_NAMES. Here and below only
  * those whose number the sequence has given. */
 int fleet_pull(struct fleet_db *db, const struct fleet_self *self, int64_t seq,

@@ -60,6 +60,18 @@ def test_a_sequence_that_was_left_behind_when_the_tables_moved(member, pg):  # n
     until(lambda: heard(server) == (4, 4), lambda: json.dumps(fleet(server)) + server.text())
 
 
+def test_tables_that_are_restored_under_a_connection(member, pg):  # noqa: F811
+    server = online(member(IDLE))
+    env = fleet(server)["env"]
+    pg.sql(";".join([retraction(env, k) + ";" + kernel(env, k) for k in "abc"]))
+    until(lambda: heard(server) == (3, 3), lambda: json.dumps(fleet(server)))
+    # As pg_restore --clean does, of a backup from before them.
+    pg.sql("DELETE FROM whet_kernel; DELETE FROM whet_retraction; ALTER SEQUENCE whet_seq RESTART;" +
+           retraction(env, "d") + ";" + kernel(env, "d"))
+    until(lambda: heard(server) == (4, 4), lambda: json.dumps(fleet(server)) + server.text())
+    assert server.metric("whet_fleet_connects_total") == 1
+
+
 def test_times_and_speeds_without_an_end_hide_nothing_from_operators(member, pg, tmp_path):  # noqa: F811
     server = online(member(IDLE))
     env = fleet(server)["env"]
