@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -144,6 +145,22 @@ static void open_standard_streams(void)
         close(fd);
 }
 
+static void end_at_once(int sig)
+{
+    _exit(128 + sig);
+}
+
+/* The first process of a container is spared the signals that it does not handle: one that begins,
+ * or a rank that waits for rank 0, would not end until it is killed. A server handles them later
+ * (server/loop.c). */
+static void end_as_others_do(void)
+{
+    if (getpid() != 1)
+        return;
+    signal(SIGTERM, end_at_once);
+    signal(SIGINT, end_at_once);
+}
+
 /* `rc`, or 1 where what a command wrote did not arrive: a full disk, say. A closed pipe ends the
  * process by SIGPIPE, as it does with other tools. */
 static int flushed(int rc)
@@ -161,6 +178,7 @@ static int flushed(int rc)
 int main(int argc, char **argv)
 {
     open_standard_streams();
+    end_as_others_do();
     blas_prepare();
     for (int i = 0; argc > 1 && i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0)

@@ -18,6 +18,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -35,7 +36,7 @@
 #include "config/clock.h"
 #include "config/process_env.h"
 
-enum { CHILD_STACK = 64 * 1024, CORES_MAX = 8192, FILES_MAX = 4096 };
+enum { CHILD_STACK = 64 * 1024, CORES_MAX = 8192, FILES_MAX = 4096, GROUPS_MAX = 256 };
 
 struct stream {
     int fd; /* -1: at its end */
@@ -203,6 +204,40 @@ static pid_t child_clone(struct child *c)
     return pid;
 }
 
+/* Groups whose leader was reaped and of which members may be left. Whose parent is gone is the
+ * first process's to reap, which in a container is this one: without that each compiler that is
+ * given up would leave a zombie there for good. */
+static struct {
+    pthread_mutex_t lock;
+    pid_t group[GROUPS_MAX];
+    int n;
+} left = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Reaps those of a group that have ended. True while others have not: until then no process can get
+ * the group's id as its own. */
+static bool reap_group(pid_t group)
+{
+    pid_t r;
+    while ((r = waitpid(-group, NULL, WNOHANG)) > 0 || (r < 0 && errno == EINTR))
+        ;
+    return r == 0;
+}
+
+/* Of `group` (0: none) and of those before it. Members that are not ours end the same way: there is
+ * nothing to wait for. */
+static void reap_groups(pid_t group)
+{
+    pthread_mutex_lock(&left.lock);
+    int kept = 0;
+    for (int i = 0; i < left.n; i++)
+        if (reap_group(left.group[i]))
+            left.group[kept++] = left.group[i];
+    left.n = kept;
+    if (group && reap_group(group) && left.n < GROUPS_MAX)
+        left.group[left.n++] = group;
+    pthread_mutex_unlock(&left.lock);
+}
+
 struct process *process_start(const struct process_spec *spec, struct err *err)
 {
     struct child c = {.spec = spec, .out = -1, .err = -1, .parent = getpid()};
@@ -211,6 +246,7 @@ struct process *process_start(const struct process_spec *spec, struct err *err)
     p->pid = -1;
     p->output_max = spec->output_max;
     p->cpu_limit_s = spec->cpu_s;
+    reap_groups(0);
     bool known = process_environment(spec->temporary, c.environment, err) == 0;
     char *program = known ? process_program(spec->argv[0], err) : NULL;
     c.program = program;
@@ -292,6 +328,7 @@ static void bury(struct process *p)
     do
         rc = wait4(p->pid, &status, 0, &used);
     while (rc < 0 && errno == EINTR);
+    reap_groups(p->pid);
     process_guests_add(-p->guests);
     struct process_result *r = &p->result;
     if (rc < 0)

@@ -25,7 +25,8 @@
 
 #define EVERY_NS (INT64_C(250) * 1000000)
 #define AUDITS_FOR_NS (INT64_C(60) * 1000000000)
-enum { AUDITS = 8, LEARN_AT_ONCE = 64 };
+#define TELL_EVERY_NS (INT64_C(30) * 1000000000)
+enum { AUDITS = 8, LEARN_AT_ONCE = 64, TELL_AT_ONCE = 2048 };
 
 /* ---- points of others ------------------------------------------------------------------------ */
 
@@ -344,6 +345,35 @@ static void check_begin(struct specializer *s, struct slot_search *p)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* Of retractions that concern nothing here only so many are told: whoever writes to the database
+ * may write them without end, and the trace keeps a bounded number of lines. */
+static bool may_tell(struct fleet_loop *t)
+{
+    int64_t now = clock_ns();
+    double more = t->told_ns ? (double)(now - t->told_ns) / TELL_EVERY_NS : TELL_AT_ONCE;
+    t->may_tell = t->may_tell + more < TELL_AT_ONCE ? t->may_tell + more : TELL_AT_ONCE;
+    t->told_ns = now;
+    if (t->may_tell >= 1) {
+        t->may_tell--;
+        return true;
+    }
+    if (log_due(&t->untold))
+        log_warn("fleet",
+                 "%llu retractions of kernels that do not serve here are not told of any "
+                 "more",
+                 (unsigned long long)atomic_load(&t->untold));
+    return false;
+}
+
+static void tell_suspect(struct specializer *s, const struct slot_search *p, bool here)
+{
+    const struct fleet_loop *t = &s->fleet_loop;
+    store_trace(s->store, p->slot->name, t->suspect.key, "retracted", t->suspect.by,
+                "found wrong: %s%s", t->suspect.reason, here ? "; looked at again" : "");
+    log_warn("fleet", "%s: kernel %s was found wrong by %s (%s)%s", p->slot->name, t->suspect.key,
+             t->suspect.by, t->suspect.reason, here ? ": it is looked at again" : "");
+}
+
 static void suspect(struct specializer *s)
 {
     struct fleet_loop *t = &s->fleet_loop;
@@ -351,10 +381,8 @@ static void suspect(struct specializer *s)
     if (!p)
         return;
     bool here = serves(s, p, t->suspect.key);
-    store_trace(s->store, p->slot->name, t->suspect.key, "retracted", t->suspect.by,
-                "found wrong: %s%s", t->suspect.reason, here ? "; looked at again" : "");
-    log_warn("fleet", "%s: kernel %s was found wrong by %s (%s)%s", p->slot->name, t->suspect.key,
-             t->suspect.by, t->suspect.reason, here ? ": it is looked at again" : "");
+    if (here || may_tell(t))
+        tell_suspect(s, p, here);
     if (here) {
         check_begin(s, p);
         return;

@@ -48,7 +48,10 @@ struct fleet_loop {
     struct trial trial;
     enum stage_result probed; /* RUNNING: not yet, or it could not be probed */
     int64_t until_ns;         /* live steps are waited for so long */
-    int64_t held_ns;          /* since when promoted candidates wait for a set; 0: none does */
+    double may_tell;          /* retractions that may still be told of, by told_ns */
+    int64_t told_ns;
+    _Atomic uint64_t untold;
+    int64_t held_ns; /* since when promoted candidates wait for a set; 0: none does */
 };
 
 /* A few times a second. */

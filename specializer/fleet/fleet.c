@@ -35,6 +35,8 @@
 #define LEASE_AGAIN_S 2 /* while this server holds no lease */
 #define SEND_EVERY_S 1
 #define PULL_EVERY_S 5
+#define HEARD_S 0.2 /* between two pulls that notifications ask for: anybody may send those */
+#define STEADY_S 30 /* a connection that lasted so long was a good one */
 #define VIEW_EVERY_S 5
 #define BEAT_EVERY_S 10
 #define PRUNE_EVERY_S 600
@@ -150,9 +152,49 @@ static int beat(struct fleet *f, struct err *err)
     return r;
 }
 
+/* Sequence numbers of another database, or of one restored from a backup, mean nothing here:
+ * everything is read anew. */
+static void begin_anew(struct fleet *f)
+{
+    f->seq = f->text_seq = f->retraction_seq = 0;
+    f->back = INT64_MAX;
+    f->lease_due_ns = f->pull_due_ns = f->send_due_ns = f->view_due_ns = 0;
+    f->all_due_ns = f->beat_due_ns = 0;
+    f->listen_due = f->hello_due = f->all_due = true;
+    f->all_slot = 0;
+    f->prune_due_ns = in(5);
+    f->trace_id = -1;
+    fleet_forget_numbers(f);
+    pthread_mutex_lock(&f->in_use);
+    if (!atomic_load(&f->stop))
+        store_moved(f->store, &f->trace_id, 0, NULL, NULL, NULL);
+    pthread_mutex_unlock(&f->in_use);
+}
+
+/* Tables that are restored from a backup under a connection that stays count from where they were
+ * then: what comes next has numbers that were read before. */
+static int pull(struct fleet *f, struct err *err)
+{
+    int64_t given;
+    f->pulled_ns = clock_ns();
+    if (fleet_given(f->db, &given, err) != 0)
+        return -1;
+    if (f->seq > given || f->retraction_seq > given || f->text_seq > given) {
+        log_warn("fleet", "the numbers of rows have gone back: all is heard and told anew");
+        begin_anew(f);
+    }
+    return fleet_pull_all(f, err);
+}
+
 static int prune(struct fleet *f, struct err *err)
 {
     int64_t n = 0;
+    if (fleet_renumber(f->db, f->self.env, &n, err) != 0)
+        return -1;
+    if (n > 0)
+        log_warn("fleet",
+                 "%lld rows had numbers that the sequence whet_seq never gave: they have new ones",
+                 (long long)n);
     int r = fleet_prune(f->db, f->self.env, &n, err);
     atomic_fetch_add(&f->pruned, (uint64_t)(n > 0 ? n : 0));
     return r;
@@ -167,7 +209,7 @@ static const struct duty {
 } duties[] = {
     {"heartbeat", offsetof(struct fleet, beat_due_ns), BEAT_EVERY_S, beat},
     {"lease", offsetof(struct fleet, lease_due_ns), LEASE_EVERY_S, lease_turn},
-    {"listening", offsetof(struct fleet, pull_due_ns), PULL_EVERY_S, fleet_pull_all},
+    {"listening", offsetof(struct fleet, pull_due_ns), PULL_EVERY_S, pull},
     {"telling all", offsetof(struct fleet, all_due_ns), ALL_EVERY_S, fleet_send_all},
     {"sending", offsetof(struct fleet, send_due_ns), SEND_EVERY_S, fleet_send_changed},
     {"looking", offsetof(struct fleet, view_due_ns), VIEW_EVERY_S, fleet_look},
@@ -226,25 +268,6 @@ static void drain(int fd)
 
 /* ---- a connection ---------------------------------------------------------------------------- */
 
-/* Sequence numbers of another database, or of one restored from a backup, mean nothing here:
- * everything is read anew. */
-static void begin_anew(struct fleet *f)
-{
-    f->seq = f->text_seq = f->retraction_seq = 0;
-    f->back = INT64_MAX;
-    f->lease_due_ns = f->pull_due_ns = f->send_due_ns = f->view_due_ns = 0;
-    f->all_due_ns = f->beat_due_ns = 0;
-    f->listen_due = f->hello_due = f->all_due = true;
-    f->all_slot = 0;
-    f->prune_due_ns = in(5);
-    f->trace_id = -1;
-    fleet_forget_numbers(f);
-    pthread_mutex_lock(&f->in_use);
-    if (!atomic_load(&f->stop))
-        store_moved(f->store, &f->trace_id, 0, NULL, NULL, NULL);
-    pthread_mutex_unlock(&f->in_use);
-}
-
 static bool arrive(struct fleet *f)
 {
     struct err err;
@@ -267,18 +290,30 @@ static bool arrive(struct fleet *f)
     return true;
 }
 
+/* There is something to hear: at once, unless it was listened to just now. */
+static void listen_soon(struct fleet *f)
+{
+    int64_t soonest = f->pulled_ns + (int64_t)(HEARD_S * 1e9);
+    if (f->pull_due_ns > soonest)
+        f->pull_due_ns = soonest;
+}
+
+/* A database that takes a connection and then ends it is one that is away: only a connection that
+ * lasted makes the next pause short. */
 static void session(struct fleet *f)
 {
     if (arrive(f)) {
+        int64_t steady_ns = in(STEADY_S);
         set_state(f, FLEET_ONLINE);
-        f->backoff_s = 1;
         while (!atomic_load(&f->stop) && turn(f)) {
             if (fleet_db_wait(f->db, f->wake_fd, until_next(f)))
-                f->pull_due_ns = 0;
+                listen_soon(f);
             drain(f->wake_fd);
         }
         if (!fleet_db_alive(f->db))
             log_info("fleet", "the connection ended");
+        if (clock_ns() >= steady_ns)
+            f->backoff_s = 1;
     }
     if (f->db && atomic_load(&f->stop) && fleet_db_alive(f->db)) {
         struct err err;

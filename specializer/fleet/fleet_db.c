@@ -12,16 +12,21 @@
 
 #include <errno.h>
 #include <libpq-fe.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 
 #include "config/clock.h"
+#include "specializer/fleet/fleet_address.h"
 
-enum { SLICE_MS = 100, PASSWORD_MOST = 1024 };
+enum { SLICE_MS = 100 };
 
 struct fleet_db {
     PGconn *conn; /* NULL: the connection has ended */
@@ -34,49 +39,6 @@ static void nothing_said(void *ctx, const PGresult *r)
 {
     (void)ctx;
     (void)r; /* libpq would print notices to stderr */
-}
-
-/* ---- the address ---------------------------------------------------------------------------- */
-
-static PQconninfoOption *parse(const struct fleet_address *a, struct err *err)
-{
-    char *why = NULL, words[FLEET_WORD];
-    PQconninfoOption *all = PQconninfoParse(a->uri, &why);
-    if (!all) {
-        fleet_plain(why ? why : "it cannot be read", words);
-        err_set(err, "specializer.fleet: %s", words);
-    }
-    PQfreemem(why);
-    for (PQconninfoOption *o = all; o && o->keyword; o++)
-        if (o->val && strcmp(o->keyword, "password") == 0) {
-            err_set(err, "specializer.fleet: a password belongs into specializer.fleet_key_file, "
-                         "not into the address");
-            PQconninfoFree(all);
-            return NULL;
-        }
-    return all;
-}
-
-/* The first line of the file, without the end of the line. */
-static int read_password(const char *path, char out[PASSWORD_MOST], struct err *err)
-{
-    FILE *in = fopen(path, "r");
-    if (!in)
-        return err_set(err, "specializer.fleet_key_file %s: %s", path, strerror(errno));
-    bool read = fgets(out, PASSWORD_MOST, in) != NULL;
-    fclose(in);
-    if (read)
-        out[strcspn(out, "\r\n")] = 0;
-    if (!read || !out[0])
-        return err_set(err, "specializer.fleet_key_file %s holds no password", path);
-    return 0;
-}
-
-int fleet_db_check(const struct fleet_address *a, struct err *err)
-{
-    PQconninfoOption *all = parse(a, err);
-    PQconninfoFree(all);
-    return all ? 0 : -1;
 }
 
 /* ---- waiting -------------------------------------------------------------------------------- */
@@ -183,9 +145,9 @@ static PGconn *begin(const struct fleet_address *a, const PQconninfoOption *all,
                      const char *attrs, struct err *err)
 {
     struct parameters p = {.n = 0};
-    char password[PASSWORD_MOST] = "";
+    char password[FLEET_PASSWORD_MOST] = "";
     struct hosts h = hosts_of(all);
-    if (*a->key_file && read_password(a->key_file, password, err) != 0)
+    if (*a->key_file && fleet_password_read(a->key_file, password, err) != 0)
         return NULL;
     for (const PQconninfoOption *o = all; o->keyword; o++)
         put(&p, o->keyword, o->val);
@@ -274,7 +236,7 @@ static bool try_hosts(struct fleet_db *db, const struct fleet_address *a,
 struct fleet_db *fleet_db_open(const struct fleet_address *a, double seconds,
                                const atomic_bool *stop, struct err *err)
 {
-    PQconninfoOption *all = parse(a, err);
+    PQconninfoOption *all = fleet_address_parse(a, err);
     if (!all)
         return NULL;
     struct fleet_db *db = xcalloc(1, sizeof *db);
@@ -332,27 +294,52 @@ static int send_all(struct fleet_db *db, int64_t deadline_ns, struct err *err)
     return left == 0 ? 0 : ended(db, err, PQerrorMessage(db->conn));
 }
 
-/* Reads and counts the notifications that have arrived. */
-static int consume(struct fleet_db *db, int64_t *bytes, struct err *err)
+/* What has arrived so far on a TCP connection; -1 on another (a Unix socket). */
+static int64_t arrived(const struct fleet_db *db)
 {
+    struct tcp_info t = {0};
+    socklen_t n = sizeof t;
+    bool tcp = getsockopt(PQsocket(db->conn), IPPROTO_TCP, TCP_INFO, &t, &n) == 0 &&
+               n >= offsetof(struct tcp_info, tcpi_bytes_received) + sizeof t.tcpi_bytes_received;
+    return tcp ? (int64_t)t.tcpi_bytes_received : -1;
+}
+
+/* The bytes of one answer, or of the notifications that one wait reads. */
+struct count {
+    int64_t from;  /* arrived() when it began, or -1 */
+    int64_t bytes; /* at least so many, where nobody counts */
+};
+
+static struct count count_begin(const struct fleet_db *db)
+{
+    return (struct count){arrived(db), 0};
+}
+
+/* Reads what has arrived. What is left to be read afterwards says little of how much was read: more
+ * may have come meanwhile. A read takes READ_LEAST of what is there in any case. */
+static int consume(struct fleet_db *db, struct count *c, struct err *err)
+{
+    enum { READ_LEAST = 8192 };
     int before = 0, after = 0;
     ioctl(PQsocket(db->conn), FIONREAD, &before);
     if (PQconsumeInput(db->conn) == 0)
         return ended(db, err, PQerrorMessage(db->conn));
     ioctl(PQsocket(db->conn), FIONREAD, &after);
-    *bytes += after < before ? before - after : 0;
-    return *bytes <= FLEET_ANSWER_BYTES ? 0 : ended(db, err, "an answer of too many bytes");
+    int least = before < READ_LEAST ? before : READ_LEAST;
+    c->bytes += before - after > least ? before - after : least;
+    int64_t bytes = c->from >= 0 ? arrived(db) - c->from : c->bytes;
+    return bytes <= FLEET_ANSWER_BYTES ? 0 : ended(db, err, "an answer of too many bytes");
 }
 
 /* The last result of the statement; what came before it is dropped. NULL: the connection ended. */
 static PGresult *receive(struct fleet_db *db, int64_t deadline_ns, struct err *err)
 {
     PGresult *last = NULL, *r;
-    int64_t bytes = 0;
+    struct count count = count_begin(db);
     for (;;) {
         while (PQisBusy(db->conn))
             if (must_wait(db, POLLIN, deadline_ns, "no answer in time", err) != 0 ||
-                consume(db, &bytes, err) != 0) {
+                consume(db, &count, err) != 0) {
                 PQclear(last);
                 return NULL;
             }
@@ -442,15 +429,15 @@ static bool notified(struct fleet_db *db)
 
 bool fleet_db_wait(struct fleet_db *db, int wake_fd, double seconds)
 {
-    int64_t bytes = 0;
     if (!db->conn)
         return false;
     if (notified(db)) /* it arrived with an answer and is already here */
         return true;
+    struct count count = count_begin(db);
     struct pollfd p[] = {{.fd = PQsocket(db->conn), .events = POLLIN},
                          {.fd = wake_fd, .events = POLLIN}};
     poll(p, 2, (int)(seconds * 1000));
-    if (p[0].revents && consume(db, &bytes, NULL) == 0)
+    if (p[0].revents && consume(db, &count, NULL) == 0)
         return notified(db);
     return false;
 }

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "config/json_strict.h"
+#include "config/key_file.h"
 #include "config/log.h"
 #include "specializer/fleet/fleet_row.h"
 #include "specializer/fleet/fleet_schema.h"
@@ -123,7 +124,8 @@ static int add_winners(struct fleet_db *db, cJSON *kernels, struct err *err)
     struct fleet_rows rows;
     if (fleet_db_run(db, FLEET_STATEMENT_S,
                      "SELECT env, key, slot, template, knobs, state, max(speed) FROM whet_kernel k"
-                     " WHERE state IN ('active', 'retired') AND NOT EXISTS (SELECT 1 FROM"
+                     " WHERE state IN ('active', 'retired') AND " FLEET_SPEED_IS_ONE
+                     " AND NOT EXISTS (SELECT 1 FROM"
                      " whet_retraction r WHERE r.env=k.env AND r.key=k.key)"
                      " GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 3, 7 DESC LIMIT 4096",
                      NULL, 0, &rows, err) != 0)
@@ -217,6 +219,7 @@ static struct fleet_db *connect_to(const struct config *c, struct err *err)
     struct fleet_db *db =
         fleet_db_check(&a, err) == 0 ? fleet_db_open(&a, CONNECT_S, NULL, err) : NULL;
     int process;
+    key_file_warn("specializer.fleet_key_file", a.key_file);
     if (db && fleet_limit(db, &process, err) != 0) {
         fleet_db_close(db);
         return NULL;

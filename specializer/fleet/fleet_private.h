@@ -63,6 +63,7 @@ struct fleet {
     int64_t back; /* rows below this number were not read yet; 0: all were */
     int64_t lease_due_ns, send_due_ns, all_due_ns, pull_due_ns, view_due_ns, beat_due_ns,
         prune_due_ns;
+    int64_t pulled_ns;                   /* when it listened last */
     bool listen_due, hello_due, all_due; /* what a connection begins with, until it succeeds */
     int process;                         /* of the database, that serves the connection */
     int all_slot;                        /* the first whose rows were not all sent */

@@ -9,7 +9,8 @@
 #include "engine/dispatch.h"
 #include "specializer/candidate/life.h"
 
-/* No run of one region takes longer, and no kernel is so much faster than eager. */
+/* No run of one region takes longer, and no kernel is so much faster than eager (in SQL:
+ * FLEET_SPEED_IS_ONE). */
 #define RUN_S_MOST 100.0
 #define SPEED_MOST 10000.0
 

@@ -4,9 +4,15 @@
  * Rows are numbered by a sequence, and readers ask for what is above the number they have seen.
  * That is only right if numbers become visible in their order, so writers of one environment take
  * turns (an advisory lock for one short statement).
+ *
+ * It is also only right if every number came from the sequence. A row above what the sequence has
+ * given would make who reads it deaf to all that come after, and there may be such rows: whoever
+ * may write may choose a number, and logical replication takes tables along but not where a
+ * sequence was. Readers pass over them until one of the servers has given them numbers.
  */
 #include "specializer/fleet/fleet_sql.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +20,14 @@
 #include "specializer/candidate/evidence.h"
 #include "specializer/candidate/life.h"
 #include "specializer/fleet/fleet_row.h"
+
+/* The turn of a writer; and the last number that the sequence has given (0: none yet). A role that
+ * may not ask for that believes every number. */
+#define TURN "turn AS MATERIALIZED (SELECT pg_advisory_xact_lock(hashtextextended($1, 2003330420)))"
+#define GIVEN                                                               \
+    "(SELECT CASE WHEN has_sequence_privilege('whet_seq', 'USAGE, SELECT')" \
+    " THEN coalesce(pg_sequence_last_value('whet_seq'), 0) ELSE 9223372036854775807 END)"
+#define NUMBERED " AND seq > 0 AND seq <= " GIVEN
 
 /* Runs a statement whose result has no rows. */
 static int run(struct fleet_db *db, const char *sql, const char *const *value, int n,
@@ -44,6 +58,8 @@ int fleet_same_session(struct fleet_db *db, int process, struct err *err)
                               "pooler of sessions");
 }
 
+/* A database of no encoding (SQL_ASCII) takes any bytes, and would not hand a page of rows out as
+ * UTF-8 while one of them is none. */
 int fleet_limit(struct fleet_db *db, int *process, struct err *err)
 {
     if (ask_process(db, process, err) != 0)
@@ -52,7 +68,9 @@ int fleet_limit(struct fleet_db *db, int *process, struct err *err)
         return 0;
     return run(db,
                "SET statement_timeout = '20s'; SET lock_timeout = '5s';"
-               " SET idle_in_transaction_session_timeout = '20s'",
+               " SET idle_in_transaction_session_timeout = '20s';"
+               " SELECT set_config('client_encoding', 'SQL_ASCII', false)"
+               " WHERE current_setting('server_encoding') = 'SQL_ASCII'",
                NULL, 0, err);
 }
 
@@ -113,7 +131,7 @@ int fleet_publish(struct fleet_db *db, const struct fleet_self *self, const cJSO
                   bool news, struct err *err)
 {
     static const char sql[] =
-        "WITH turn AS MATERIALIZED (SELECT pg_advisory_xact_lock(hashtextextended($1, 2003330420)))"
+        "WITH " TURN
         " INSERT INTO whet_kernel(env, key, server, slot, template, source, knobs, state, own_s,"
         " speed, reason, evidence)"
         " SELECT $1, r.key, $2, r.slot, r.template, r.source, r.knobs, r.state, r.own_s, r.speed,"
@@ -133,6 +151,16 @@ int fleet_publish(struct fleet_db *db, const struct fleet_self *self, const cJSO
     return r == 0 && news ? run(db, "SELECT pg_notify($1, 'kernel')", note, 1, err) : r;
 }
 
+int fleet_given(struct fleet_db *db, int64_t *given, struct err *err)
+{
+    struct fleet_rows rows;
+    if (fleet_db_run(db, FLEET_STATEMENT_S, "SELECT " GIVEN, NULL, 0, &rows, err) != 0)
+        return -1;
+    *given = atoll(fleet_value(&rows, 0, 0));
+    fleet_rows_free(&rows);
+    return 0;
+}
+
 /* Reads rows that other servers wrote, on one side of `seq`. */
 static int of_others(struct fleet_db *db, const char *sql, const struct fleet_self *self,
                      int64_t seq, struct fleet_rows *rows, struct err *err)
@@ -150,7 +178,7 @@ int fleet_pull(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
     return of_others(db,
                      "SELECT " FLEET_COLUMN_NAMES
                      " FROM whet_kernel WHERE env=$1 AND seq>$2::bigint"
-                     " AND server<>$3 ORDER BY seq LIMIT 500",
+                     " AND server<>$3" NUMBERED " ORDER BY seq LIMIT 500",
                      self, seq, rows, err);
 }
 
@@ -160,7 +188,7 @@ int fleet_pull_back(struct fleet_db *db, const struct fleet_self *self, int64_t 
     return of_others(db,
                      "SELECT " FLEET_COLUMN_NAMES
                      " FROM whet_kernel WHERE env=$1 AND seq<$2::bigint"
-                     " AND server<>$3 ORDER BY seq DESC LIMIT 500",
+                     " AND server<>$3" NUMBERED " ORDER BY seq DESC LIMIT 500",
                      self, seq, rows, err);
 }
 
@@ -171,9 +199,7 @@ int fleet_publish_text(struct fleet_db *db, const struct fleet_self *self, const
 {
     const char *v[] = {self->env, self->server, slot, source, body};
     return run(db,
-               "WITH turn AS MATERIALIZED (SELECT pg_advisory_xact_lock(hashtextextended($1,"
-               " 2003330420)))"
-               " INSERT INTO whet_text(env, server, slot, source, body)"
+               "WITH " TURN " INSERT INTO whet_text(env, server, slot, source, body)"
                " SELECT $1, $2, $3, $4, $5 FROM turn ON CONFLICT DO NOTHING",
                v, 5, err);
 }
@@ -181,11 +207,10 @@ int fleet_publish_text(struct fleet_db *db, const struct fleet_self *self, const
 int fleet_pull_texts(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
                      struct fleet_rows *rows, struct err *err)
 {
-    return of_others(
-        db,
-        "SELECT seq, body FROM whet_text WHERE env=$1 AND seq>$2::bigint AND server<>$3"
-        " ORDER BY seq LIMIT 16",
-        self, seq, rows, err);
+    return of_others(db,
+                     "SELECT seq, body FROM whet_text WHERE env=$1 AND seq>$2::bigint"
+                     " AND server<>$3" NUMBERED " ORDER BY seq LIMIT 16",
+                     self, seq, rows, err);
 }
 
 /* ---- retractions ---------------------------------------------------------------------------- */
@@ -198,9 +223,7 @@ int fleet_retract(struct fleet_db *db, const char *env, const char *key, const c
     fleet_plain(reason, plain);
     snprintf(channel, sizeof channel, "whet_%s", env);
     if (run(db,
-            "WITH turn AS MATERIALIZED (SELECT pg_advisory_xact_lock(hashtextextended($1,"
-            " 2003330420)))"
-            " INSERT INTO whet_retraction(env, key, slot, server, name, reason)"
+            "WITH " TURN " INSERT INTO whet_retraction(env, key, slot, server, name, reason)"
             " SELECT $1, $2, $3, $4, $5, $6 FROM turn ON CONFLICT (env, key) DO UPDATE SET"
             " seq=nextval('whet_seq'), slot=$3, server=$4, name=$5, reason=$6, at=now()",
             v, 6, err) != 0)
@@ -214,7 +237,7 @@ int fleet_pull_retractions(struct fleet_db *db, const struct fleet_self *self, i
     return of_others(db,
                      "SELECT seq, key, slot, server, name, reason, extract(epoch FROM at)::text"
                      " FROM whet_retraction WHERE env=$1"
-                     " AND seq>$2::bigint AND server<>$3 ORDER BY seq LIMIT 500",
+                     " AND seq>$2::bigint AND server<>$3" NUMBERED " ORDER BY seq LIMIT 500",
                      self, seq, rows, err);
 }
 
@@ -251,6 +274,8 @@ static char *array_text(const char *const *slot, int n)
     return text;
 }
 
+/* Nobody's lease is for longer than FLEET_LEASE_S: one that ends later was given by a clock that
+ * has gone back since (another database took over), or by nobody. */
 int fleet_take_lease(struct fleet_db *db, const struct fleet_self *self, const char *const *slot,
                      int n, char out[40], struct err *err)
 {
@@ -258,7 +283,8 @@ int fleet_take_lease(struct fleet_db *db, const struct fleet_self *self, const c
         "WITH mine AS MATERIALIZED (SELECT l.slot FROM unnest($3::text[]) WITH ORDINALITY w(slot, "
         "n)"
         " JOIN whet_lease l ON l.env=$1 AND l.slot=w.slot"
-        " WHERE l.server=$2 OR l.until<=clock_timestamp() ORDER BY w.n LIMIT 1"
+        " WHERE l.server=$2 OR l.until<=clock_timestamp() OR"
+        " l.until>clock_timestamp() + 2 * $4::int * interval '1 second' ORDER BY w.n LIMIT 1"
         " FOR UPDATE OF l SKIP LOCKED),"
         " freed AS (UPDATE whet_lease SET server='', until='-infinity' WHERE env=$1 AND server=$2"
         " AND slot NOT IN (SELECT slot FROM mine))"
@@ -288,6 +314,26 @@ int fleet_take_lease(struct fleet_db *db, const struct fleet_self *self, const c
 }
 
 /* ---- bounds --------------------------------------------------------------------------------- */
+
+int fleet_renumber(struct fleet_db *db, const char *env, int64_t *changed, struct err *err)
+{
+    static const char sql[] =
+        "WITH " TURN ", given AS MATERIALIZED (SELECT " GIVEN " AS last FROM turn),"
+        " k AS (UPDATE whet_kernel SET seq=nextval('whet_seq') FROM given WHERE env=$1"
+        " AND (seq <= 0 OR seq > last) RETURNING 1),"
+        " r AS (UPDATE whet_retraction SET seq=nextval('whet_seq') FROM given WHERE env=$1"
+        " AND (seq <= 0 OR seq > last) RETURNING 1),"
+        " t AS (UPDATE whet_text SET seq=nextval('whet_seq') FROM given WHERE env=$1"
+        " AND (seq <= 0 OR seq > last) RETURNING 1)"
+        " SELECT (SELECT count(*) FROM k) + (SELECT count(*) FROM r) + (SELECT count(*) FROM t)";
+    const char *v[] = {env};
+    struct fleet_rows rows;
+    if (fleet_db_run(db, FLEET_STATEMENT_S, sql, v, 1, &rows, err) != 0)
+        return -1;
+    *changed = atoll(fleet_value(&rows, 0, 0));
+    fleet_rows_free(&rows);
+    return 0;
+}
 
 int fleet_prune(struct fleet_db *db, const char *env, int64_t *removed, struct err *err)
 {
@@ -330,13 +376,19 @@ int fleet_prune(struct fleet_db *db, const char *env, int64_t *removed, struct e
 
 /* ---- what operators see --------------------------------------------------------------------- */
 
+/* Whoever writes may write a time or a speed that is infinite or not a number. */
+static double bounded(double v)
+{
+    return isnan(v) ? 0 : v > 1e9 ? 1e9 : v < -1e9 ? -1e9 : v;
+}
+
 /* The first letter of a column's name says whether it is a number or a truth value instead of a
  * text. */
 static void add_value(cJSON *o, const char *name, const char *text)
 {
     char plain[FLEET_WORD];
     if (name[0] == '#') {
-        cJSON_AddNumberToObject(o, name + 1, strtod(text, NULL));
+        cJSON_AddNumberToObject(o, name + 1, bounded(strtod(text, NULL)));
     } else if (name[0] == '?') {
         cJSON_AddBoolToObject(o, name + 1, strcmp(text, "t") == 0);
     } else {
@@ -345,6 +397,9 @@ static void add_value(cJSON *o, const char *name, const char *text)
     }
 }
 
+/* Seconds since then, infinite for an infinite time, from which no other can be subtracted. */
+#define AGE(at) "(extract(epoch FROM now()) - extract(epoch FROM " at "))::float8"
+
 enum { VIEW_COLUMNS = 10 };
 static const struct view {
     const char *name, *sql; /* its first column says how many rows there are, beyond its LIMIT */
@@ -352,32 +407,36 @@ static const struct view {
 } views[] = {
     {"servers",
      "SELECT count(*) OVER (), server, env, name, version, device,"
-     " extract(epoch FROM now()-started)::float8,"
-     " extract(epoch FROM now()-seen)::float8, stopped FROM whet_server WHERE $1 IN ('', env)"
-     " ORDER BY seen DESC LIMIT 200",
+     " " AGE("started") ", " AGE("seen") ", stopped FROM whet_server WHERE $1 IN ('', env)"
+                                         " ORDER BY seen DESC LIMIT 200",
      {"server", "env", "name", "version", "device", "#started_s", "#seen_s", "?stopped"}},
     {"leases",
-     "SELECT count(*) OVER (), l.env, l.slot, l.server, coalesce(s.name, ''), extract(epoch FROM "
-     "now()-l.since)"
-     "::float8, extract(epoch FROM l.until-now())::float8 FROM whet_lease l LEFT JOIN whet_server s"
-     " USING (server) WHERE $1 IN ('', l.env) AND l.server <> '' AND l.until > '-infinity'"
-     " ORDER BY l.since DESC, l.env, l.slot LIMIT 200",
+     "SELECT count(*) OVER (), l.env, l.slot, l.server, coalesce(s.name, ''), " AGE(
+         "l.since") ", -" AGE("l.until") " FROM whet_lease l LEFT JOIN whet_server s"
+                                         " USING (server) WHERE $1 IN ('', l.env) AND l.server <> "
+                                         "'' AND l.until > '-infinity'"
+                                         " ORDER BY l.since DESC, l.env, l.slot LIMIT 200",
      {"env", "slot", "server", "name", "#held_s", "#left_s"}},
     {"winners",
      "SELECT count(*) OVER (), k.env, k.slot, k.key, k.template || ' ' || k.knobs, k.speed, k.n,"
-     " coalesce(s.name, ''), extract(epoch FROM now()-k.changed)::float8, k.n_all FROM (SELECT *, "
-     "count(*) OVER"
-     " (PARTITION BY env, slot, key) AS n, count(*) OVER (PARTITION BY env, slot) AS n_all,"
-     " row_number() OVER (PARTITION BY env, slot ORDER BY speed DESC, seq) AS rank"
-     " FROM whet_kernel WHERE state = 'active' AND $1 IN ('', env)) k LEFT JOIN whet_server s"
-     " USING (server) WHERE k.rank = 1 ORDER BY k.changed DESC, k.env, k.slot LIMIT 200",
+     " coalesce(s.name, ''), " AGE(
+         "k.changed") ", k.n_all FROM (SELECT *, count(*) OVER"
+                      " (PARTITION BY env, slot, key) AS n, count(*) OVER (PARTITION BY env, slot) "
+                      "AS n_all,"
+                      " row_number() OVER (PARTITION BY env, slot ORDER BY speed DESC, seq) AS rank"
+                      " FROM whet_kernel WHERE state = 'active' AND " FLEET_SPEED_IS_ONE
+                      " AND $1 IN ('', env)) k LEFT JOIN whet_server s"
+                      " USING (server) WHERE k.rank = 1 ORDER BY k.changed DESC, k.env, k.slot "
+                      "LIMIT 200",
      {"env", "slot", "key", "kernel", "#speed", "#servers", "name", "#changed_s", "#of"}},
     {"retractions",
      "SELECT count(*) OVER (), r.env, r.key, r.slot, r.server, r.name, r.reason,"
-     " extract(epoch FROM now()-r.at)::float8, count(v.server) FILTER (WHERE v.upheld),"
-     " count(v.server) FILTER (WHERE NOT v.upheld) FROM whet_retraction r LEFT JOIN whet_verdict v"
-     " USING (env, key) WHERE $1 IN ('', r.env) GROUP BY r.env, r.key ORDER BY r.seq DESC LIMIT "
-     "200",
+     " " AGE("r.at") ", count(v.server) FILTER (WHERE v.upheld),"
+                     " count(v.server) FILTER (WHERE NOT v.upheld) FROM whet_retraction r LEFT "
+                     "JOIN whet_verdict v"
+                     " USING (env, key) WHERE $1 IN ('', r.env) GROUP BY r.env, r.key ORDER BY "
+                     "r.seq DESC LIMIT "
+                     "200",
      {"env", "key", "slot", "server", "name", "reason", "#at_s", "#refuted_by", "#confirmed_by"}},
 };
 

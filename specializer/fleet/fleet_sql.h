@@ -28,6 +28,9 @@ enum {
     FLEET_HOLDERS = 4 /* servers that search one slot, where there are more servers than slots */
 };
 
+/* What a row needs to be one of a kernel that was measured. Not a number is above all numbers. */
+#define FLEET_SPEED_IS_ONE "speed > 0 AND speed <= 10000"
+
 /* Who speaks. */
 struct fleet_self {
     char server[KEY_HEX + 1]; /* drawn once a store */
@@ -55,7 +58,10 @@ cJSON *fleet_kernel_json(const struct record *r);
 /* An array of such rows: new ones, and old ones that changed. `news`: others are told at once. */
 int fleet_publish(struct fleet_db *db, const struct fleet_self *self, const cJSON *kernels,
                   bool news, struct err *err);
-/* Rows of others after `seq`, in order, at most FLEET_PAGE: FLEET_COLUMN_NAMES. */
+/* The last number that the sequence of rows has given; all numbers for a role that may not ask. */
+int fleet_given(struct fleet_db *db, int64_t *given, struct err *err);
+/* Rows of others after `seq`, in order, at most FLEET_PAGE: FLEET_COLUMN_NAMES. Here and below only
+ * those whose number the sequence has given. */
 int fleet_pull(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
                struct fleet_rows *rows, struct err *err);
 /* The same before `seq`, from the newest on. */
@@ -86,6 +92,9 @@ int fleet_say_verdict(struct fleet_db *db, const struct fleet_self *self, const 
 int fleet_take_lease(struct fleet_db *db, const struct fleet_self *self, const char *const *slot,
                      int n, char out[40], struct err *err);
 
+/* Gives numbers to the rows of an environment whose numbers are not of the sequence, so that others
+ * hear of them; how many in *changed. */
+int fleet_renumber(struct fleet_db *db, const char *env, int64_t *changed, struct err *err);
 /* Removes what is older than the limits above, or too much, but no kernel that serves on a server
  * which is there; how many rows in *removed. */
 int fleet_prune(struct fleet_db *db, const char *env, int64_t *removed, struct err *err);

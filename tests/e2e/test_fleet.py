@@ -533,11 +533,35 @@ def test_the_password_is_in_a_file_and_nowhere_else(pg, tmp_path):
         secret.write_text("open barley\n")
         wrong = run(uri, "--specializer-fleet-key-file", str(secret))
         assert wrong.returncode == 1 and "open" not in wrong.stderr
+        # One of a cloud's has thousands of bytes; of one that is too long nothing is cut off.
+        token = "".join(str(n) for n in range(1500))
+        pg.sql(f"ALTER ROLE guarded PASSWORD '{token}'")
+        secret.write_text(token + "\n")
+        long = run(uri, "--specializer-fleet-key-file", str(secret))
+        assert long.returncode == 0 and long.stderr == "", long.stderr
+        os.chmod(secret, 0o644)
+        assert "mode 0644" in run(uri, "--specializer-fleet-key-file", str(secret)).stderr
+        secret.write_text("x" * 20000 + "\n")
+        too_long = run(uri, "--specializer-fleet-key-file", str(secret))
+        assert too_long.returncode == 1 and "more than 16383 bytes" in too_long.stderr, too_long.stderr
     finally:
         with open(hba, "w") as f:
             f.write(before)
         pg.sql("SELECT pg_reload_conf()")
-    inside = run("postgresql://guarded:sesame@127.0.0.1/x")
-    assert inside.returncode == 1
-    assert "fleet_key_file" in inside.stderr and "sesame" not in inside.stderr
     assert run("postgresql://[broken").returncode == 1
+
+
+@pytest.mark.parametrize("address", [
+    "postgresql://guarded:sesame@127.0.0.1/x", "postgresql://guarded:ses%ame@127.0.0.1/x",
+    "postgresql://guarded:sesame/open@127.0.0.1/x", "postgresql://127.0.0.1/x?password=ses%ame",
+    "host=127.0.0.1 password=open sesame", "host=127.0.0.1 password='open sesame",
+    "postgresql://127.0.0.1/x?sslpassword=sesame"])
+def test_a_password_in_an_address_is_refused_and_not_repeated(address):
+    """Whether the address can be read or not: libpq quotes what it did not understand."""
+    inside = subprocess.run([BINARY, "fleet", "status", "--specializer-fleet", address], capture_output=True,
+                            text=True, timeout=120)
+    assert inside.returncode == 1 and "specializer.fleet: " in inside.stderr, inside.stderr
+    assert "ses" not in inside.stderr, inside.stderr
+    named = subprocess.run([BINARY, "fleet", "status", "--specializer-fleet", "host=a sslmod=require"],
+                           capture_output=True, text=True, timeout=120)
+    assert named.returncode == 1 and '"sslmod"' in named.stderr  # what is no secret is told

@@ -545,6 +545,31 @@ def test_a_rank_that_never_comes_is_named():
         w.close()
 
 
+FIRST = ["unshare", "--pid", "--fork", "--kill-child"]  # of a PID namespace, as in a container
+
+
+@pytest.mark.skipif(subprocess.run([*FIRST, "true"], capture_output=True).returncode != 0,
+                    reason="no PID namespace may be made")
+def test_a_rank_that_waits_for_rank_0_in_a_container_ends_at_sigterm(tmp_path):
+    """The first process of a container is spared the signals that it does not handle."""
+    env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "RANK": "1", "WORLD_SIZE": "2"}
+    outside = subprocess.Popen([*FIRST, BINARY, "serve", "--model", TINY, "--port", "0", "--engine-ranks=env",
+                                "--engine-backend=cpu", "--engine-rank-join-s=3000", "--store", str(tmp_path / "s.db")],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
+    children = Path(f"/proc/{outside.pid}/task/{outside.pid}/children")
+    end = time.time() + PATIENCE
+    try:
+        while outside.poll() is None:  # one that comes before it is whet is lost
+            for pid in children.read_text().split():
+                os.kill(int(pid), signal.SIGTERM)
+            assert time.time() < end
+            time.sleep(0.1)
+        assert outside.returncode == 128 + signal.SIGTERM
+    finally:
+        outside.kill()
+        outside.wait()
+
+
 def wait_joined(s, rank):
     end = time.time() + PATIENCE
     while rank not in others(s):

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -427,6 +428,27 @@ static void process_children_die_with_the_server(void **state)
     close(fd[1]);
 }
 
+/* As the first process of a container does, this one inherits whose parents are gone. */
+static void process_leaves_no_zombies_where_it_is_the_first_process(void **state)
+{
+    (void)state;
+    siginfo_t one = {0};
+    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    struct process_result r = run("sleep 1000 & sh -c 'sleep 1000 & sleep 1000' & sleep 1000",
+                                  (struct process_spec){.wall_s = 0.3});
+    assert_true(r.timed_out);
+    process_result_free(&r);
+    /* They end when the system comes to it; who was left is reaped beside a later process. */
+    for (int i = 0; i < 200 && waitid(P_ALL, 0, &one, WEXITED | WNOHANG | WNOWAIT) == 0; i++) {
+        usleep(10000);
+        r = run("exit 0", (struct process_spec){0});
+        process_result_free(&r);
+    }
+    assert_int_equal(waitid(P_ALL, 0, &one, WEXITED | WNOHANG | WNOWAIT), -1);
+    assert_int_equal(errno, ECHILD);
+    prctl(PR_SET_CHILD_SUBREAPER, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -447,6 +469,7 @@ int main(void)
         cmocka_unit_test(process_says_which_program_cannot_be_started),
         cmocka_unit_test(process_leaves_no_zombie_and_no_open_file),
         cmocka_unit_test(process_children_die_with_the_server),
+        cmocka_unit_test(process_leaves_no_zombies_where_it_is_the_first_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
