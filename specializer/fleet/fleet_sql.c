@@ -397,9 +397,8 @@ static void add_value(cJSON *o, const char *name, const char *text)
     }
 }
 
-/* Seconds since then, infinite for an infinite time, from which no other can be subtracted. */
-#define AGE(at) "(extract(epoch FROM now()) - extract(epoch FROM " at "))::float8"
-
+/* Ages are a difference of numbers: of times, one may be infinite, from which no other can be
+ * taken. */
 enum { VIEW_COLUMNS = 10 };
 static const struct view {
     const char *name, *sql; /* its first column says how many rows there are, beyond its LIMIT */
@@ -407,36 +406,36 @@ static const struct view {
 } views[] = {
     {"servers",
      "SELECT count(*) OVER (), server, env, name, version, device,"
-     " " AGE("started") ", " AGE("seen") ", stopped FROM whet_server WHERE $1 IN ('', env)"
-                                         " ORDER BY seen DESC LIMIT 200",
+     " (extract(epoch FROM now()) - extract(epoch FROM started))::float8,"
+     " (extract(epoch FROM now()) - extract(epoch FROM seen))::float8, stopped"
+     " FROM whet_server WHERE $1 IN ('', env) ORDER BY seen DESC LIMIT 200",
      {"server", "env", "name", "version", "device", "#started_s", "#seen_s", "?stopped"}},
     {"leases",
-     "SELECT count(*) OVER (), l.env, l.slot, l.server, coalesce(s.name, ''), " AGE(
-         "l.since") ", -" AGE("l.until") " FROM whet_lease l LEFT JOIN whet_server s"
-                                         " USING (server) WHERE $1 IN ('', l.env) AND l.server <> "
-                                         "'' AND l.until > '-infinity'"
-                                         " ORDER BY l.since DESC, l.env, l.slot LIMIT 200",
+     "SELECT count(*) OVER (), l.env, l.slot, l.server, coalesce(s.name, ''),"
+     " (extract(epoch FROM now()) - extract(epoch FROM l.since))::float8,"
+     " (extract(epoch FROM l.until) - extract(epoch FROM now()))::float8"
+     " FROM whet_lease l LEFT JOIN whet_server s USING (server)"
+     " WHERE $1 IN ('', l.env) AND l.server <> '' AND l.until > '-infinity'"
+     " ORDER BY l.since DESC, l.env, l.slot LIMIT 200",
      {"env", "slot", "server", "name", "#held_s", "#left_s"}},
     {"winners",
      "SELECT count(*) OVER (), k.env, k.slot, k.key, k.template || ' ' || k.knobs, k.speed, k.n,"
-     " coalesce(s.name, ''), " AGE(
-         "k.changed") ", k.n_all FROM (SELECT *, count(*) OVER"
-                      " (PARTITION BY env, slot, key) AS n, count(*) OVER (PARTITION BY env, slot) "
-                      "AS n_all,"
-                      " row_number() OVER (PARTITION BY env, slot ORDER BY speed DESC, seq) AS rank"
-                      " FROM whet_kernel WHERE state = 'active' AND " FLEET_SPEED_IS_ONE
-                      " AND $1 IN ('', env)) k LEFT JOIN whet_server s"
-                      " USING (server) WHERE k.rank = 1 ORDER BY k.changed DESC, k.env, k.slot "
-                      "LIMIT 200",
+     " coalesce(s.name, ''), (extract(epoch FROM now()) - extract(epoch FROM k.changed))::float8,"
+     " k.n_all"
+     " FROM (SELECT *, count(*) OVER (PARTITION BY env, slot, key) AS n,"
+     " count(*) OVER (PARTITION BY env, slot) AS n_all,"
+     " row_number() OVER (PARTITION BY env, slot ORDER BY speed DESC, seq) AS rank"
+     " FROM whet_kernel"
+     " WHERE $1 IN ('', env) AND state = 'active' AND " FLEET_SPEED_IS_ONE ") k"
+     " LEFT JOIN whet_server s USING (server)"
+     " WHERE k.rank = 1 ORDER BY k.changed DESC, k.env, k.slot LIMIT 200",
      {"env", "slot", "key", "kernel", "#speed", "#servers", "name", "#changed_s", "#of"}},
     {"retractions",
      "SELECT count(*) OVER (), r.env, r.key, r.slot, r.server, r.name, r.reason,"
-     " " AGE("r.at") ", count(v.server) FILTER (WHERE v.upheld),"
-                     " count(v.server) FILTER (WHERE NOT v.upheld) FROM whet_retraction r LEFT "
-                     "JOIN whet_verdict v"
-                     " USING (env, key) WHERE $1 IN ('', r.env) GROUP BY r.env, r.key ORDER BY "
-                     "r.seq DESC LIMIT "
-                     "200",
+     " (extract(epoch FROM now()) - extract(epoch FROM r.at))::float8,"
+     " count(v.server) FILTER (WHERE v.upheld), count(v.server) FILTER (WHERE NOT v.upheld)"
+     " FROM whet_retraction r LEFT JOIN whet_verdict v USING (env, key)"
+     " WHERE $1 IN ('', r.env) GROUP BY r.env, r.key ORDER BY r.seq DESC LIMIT 200",
      {"env", "key", "slot", "server", "name", "reason", "#at_s", "#refuted_by", "#confirmed_by"}},
 };
 
