@@ -192,12 +192,15 @@ struct swapper {
     _Atomic bool stop;
 };
 
+/* Rests after a swap for no time or a little longer each time, so that who looks finds the table
+ * both in the middle of a swap and unchanged, on a processor that others use as well. */
 static void *swap_on_and_on(void *arg)
 {
     struct swapper *w = arg;
-    while (!atomic_load(&w->stop)) {
-        dispatch_publish(w->d, w->slot, w->k);
-        dispatch_publish(w->d, w->slot, w->slot->eager);
+    for (unsigned n = 0; !atomic_load(&w->stop); n++) {
+        dispatch_publish(w->d, w->slot, n % 2 ? w->slot->eager : w->k);
+        for (unsigned rest = n % 512; rest > 0; rest--)
+            atomic_signal_fence(memory_order_seq_cst);
     }
     return NULL;
 }
@@ -222,7 +225,7 @@ static void a_table_that_is_unchanged_held_what_was_read_of_it(void **state)
     assert_true(dispatch_unchanged(d, 2));
     assert_int_equal(pthread_create(&thread, NULL, swap_on_and_on, &w), 0);
     int wrong = 0, unchanged = 0;
-    for (int i = 0; i < 2000000; i++) {
+    for (int i = 0; i < 2000000 || unchanged < 1000; i++) {
         swaps = dispatch_swaps(d);
         const struct kernel *read = slot_kernel(w.slot);
         if (!dispatch_unchanged(d, swaps))
@@ -233,7 +236,6 @@ static void a_table_that_is_unchanged_held_what_was_read_of_it(void **state)
     atomic_store(&w.stop, true);
     pthread_join(thread, NULL);
     assert_int_equal(wrong, 0);
-    assert_true(unchanged > 0);
     dispatch_close(d);
 }
 
