@@ -113,6 +113,9 @@ static void backlog_keeps_a_client_to_its_limits(void **state)
     assert_int_equal(backlog_admit(&q.b, 1, &none, &q.err), SUBMIT_OK);
     assert_int_equal(come(&q, 2, 1, &idle), SUBMIT_OK);
     assert_int_equal(come(&q, 2, 1, &idle), SUBMIT_LIMITED);
+    assert_non_null(strstr(q.err.msg, "your limit is running=1 waiting=0"));
+    assert_int_equal(come(&q, 2, 2, &idle), SUBMIT_LIMITED);
+    assert_non_null(strstr(q.err.msg, "and 1 wait, and these are 2 more"));
     backlog_leave(&q.b, &q.answer[2], true);
     assert_int_equal(come(&q, 1, 1, &l), SUBMIT_OK);
     assert_int_equal(come(&q, 3, 4, &l), SUBMIT_LIMITED);
@@ -125,7 +128,7 @@ static void backlog_keeps_a_client_to_its_limits(void **state)
 static void backlog_counts_what_can_start_at_once_as_not_waiting(void **state)
 {
     (void)state;
-    const struct request_limits l = {.running = 0, .waiting = 0};
+    const struct request_limits l = {.running = 0, .waiting = 0}, none = {.waiting = -1};
     struct queue q;
     queue_open(&q, 3, 100);
     for (int i = 0; i < 3; i++)
@@ -135,8 +138,14 @@ static void backlog_counts_what_can_start_at_once_as_not_waiting(void **state)
     for (int i = 0; i < 3; i++)
         backlog_started(&q.b, &q.answer[i]);
     assert_int_equal(come(&q, 1, 1, &l), SUBMIT_LIMITED);
+    assert_int_equal(come(&q, 1, 1, &none), SUBMIT_OK);
+    backlog_leave(&q.b, &q.answer[3], true);
     assert_int_equal(come(&q, 2, 1, &l), SUBMIT_OK);
     assert_int_equal(come(&q, 2, 1, &l), SUBMIT_LIMITED);
+    backlog_leave(&q.b, &q.answer[4], true);
+    backlog_leave(&q.b, &q.answer[0], false); /* one place in the batch */
+    assert_int_equal(come(&q, 1, 1, &l), SUBMIT_OK);
+    assert_int_equal(come(&q, 1, 1, &l), SUBMIT_LIMITED);
     backlog_free(&q.b);
 }
 
