@@ -196,6 +196,143 @@ static void capture_file_returns_what_was_saved(void **state)
     free(path);
 }
 
+/* Saves the capture, has the head of the file say something else (a number by its place there), and
+ * loads it: what is wrong with it, or "" if nothing is. */
+static const char *loaded(const struct capture *c, int at, int32_t number)
+{
+    static struct err err;
+    char *path = temporary();
+    assert_int_equal(capture_save(c, &small, path, &err), 0);
+    if (at >= 0) {
+        FILE *f = fopen(path, "r+");
+        assert_int_equal(fseek(f, at * (long)sizeof number, SEEK_SET), 0);
+        assert_int_equal(fwrite(&number, sizeof number, 1, f), 1);
+        fclose(f);
+    }
+    err.msg[0] = '\0';
+    struct capture *r = capture_load(path, &small, &err);
+    assert_int_equal(r == NULL, err.msg[0] != '\0');
+    if (r)
+        capture_free(r);
+    free(r);
+    unlink(path);
+    free(path);
+    return err.msg;
+}
+
+#define REFUSED(c, at, number, why) assert_non_null(strstr(loaded(c, at, number), "(" why ")"))
+
+/* A span that ends where its pages or the step end is right, one further is not. */
+static void capture_file_with_spans_that_leave_the_step_or_their_pages_is_refused(void **state)
+{
+    (void)state;
+    struct capture *c = attention_capture();
+    enum { SPAN = 9 + 2 * 64 + 4 }; /* the second, behind the head and what is in front of it */
+    enum { FIRST = SPAN, COUNT, CONTEXT, PAGES_AT };
+    assert_string_equal(loaded(c, -1, 0), "");
+    assert_string_equal(loaded(c, FIRST, 0), "");
+    assert_string_equal(loaded(c, CONTEXT, KV_PAGE), "");
+    assert_string_equal(loaded(c, CONTEXT, 1), "");
+    assert_string_equal(loaded(c, PAGES_AT, 0), "");
+    REFUSED(c, FIRST, -1, "span");
+    REFUSED(c, FIRST, 2, "span");
+    REFUSED(c, COUNT, 0, "span");
+    REFUSED(c, COUNT, 2, "span");
+    REFUSED(c, CONTEXT, 0, "span");
+    REFUSED(c, CONTEXT, KV_PAGE + 1, "span");
+    REFUSED(c, CONTEXT, INT32_MAX, "span");
+    REFUSED(c, PAGES_AT, -1, "span");
+    REFUSED(c, PAGES_AT, 3, "span");
+    REFUSED(c, COUNT - 4, 0, "span"); /* of the first */
+    REFUSED(c, PAGES_AT + 1, 3, "page_table");
+    REFUSED(c, PAGES_AT + 1, -1, "page_table");
+    REFUSED(c, 7, 2, "span"); /* its page table is shorter than they say */
+    capture_free(c);
+    free(c);
+}
+
+static void capture_file_with_a_bad_head_is_refused(void **state)
+{
+    (void)state;
+    struct capture *c = attention_capture();
+    REFUSED(c, 0, 1, "not a capture");
+    REFUSED(c, 1, -1, "region");
+    REFUSED(c, 1, REGION_NODES, "region");
+    REFUSED(c, 2, -1, "layer");
+    REFUSED(c, 2, small.layers, "layer");
+    REFUSED(c, 3, 0, "m");
+    REFUSED(c, 3, 1 << 24, "m");
+    REFUSED(c, 4, -1, "spans");
+    REFUSED(c, 4, 3, "spans");
+    REFUSED(c, 6, -1, "pages");
+    REFUSED(c, 6, (1 << 24) + 1, "pages");
+    REFUSED(c, 7, -1, "pages");
+    REFUSED(c, 7, (1 << 24) + 1, "pages");
+    const int32_t all = 2 | 16 | 32 | 64 | 128; /* in, span, page_table, k_pages, v_pages */
+    for (int bit = 0; bit < 8; bit++)
+        if (all >> bit & 1)
+            REFUSED(c, 8, all & ~(1 << bit), "an array is missing");
+    capture_free(c);
+    free(c);
+}
+
+/* Of the other regions: what is read by all, and what by those that add to it. */
+static void capture_file_without_what_its_region_reads_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        enum region region;
+        bool reads_in;
+    } of[] = {{REGION_ATTN_OUT, true}, {REGION_MLP_IN, false}, {REGION_MLP_OUT, true},
+              {REGION_HEAD, false},    {REGION_MLP, false},    {REGION_REDUCE, true}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        struct capture c = {.region = of[i].region, .m = 1};
+        c.x = xcalloc((size_t)small.hidden, sizeof *c.x);
+        c.in = xcalloc((size_t)small.ffn + (size_t)small.hidden, sizeof *c.in);
+        assert_string_equal(loaded(&c, -1, 0), "");
+        if (of[i].reads_in)
+            REFUSED(&c, 8, 1, "an array is missing");
+        else
+            assert_string_equal(loaded(&c, 8, 1), "");
+        REFUSED(&c, 8, 2, "an array is missing");
+        capture_free(&c);
+    }
+}
+
+/* attn_in writes where these say. */
+static void capture_file_with_rows_outside_its_pages_is_refused(void **state)
+{
+    (void)state;
+    struct capture *c = xcalloc(1, sizeof *c);
+    c->region = REGION_ATTN_IN;
+    c->m = 2;
+    c->pages = 3;
+    c->x = xcalloc(2 * (size_t)small.hidden, sizeof *c->x);
+    c->position = xcalloc(2, sizeof *c->position);
+    c->kv_at = xcalloc(2, sizeof *c->kv_at);
+    c->kv_at[0] = 3 * KV_PAGE - 1;
+    c->position[0] = c->position[1] = 1 << 24;
+    assert_string_equal(loaded(c, -1, 0), "");
+    for (int i = 0; i < 2; i++) {
+        const int32_t at = c->kv_at[i];
+        c->kv_at[i] = 3 * KV_PAGE;
+        REFUSED(c, -1, 0, "kv_at or position");
+        c->kv_at[i] = -1;
+        REFUSED(c, -1, 0, "kv_at or position");
+        c->kv_at[i] = at;
+        c->position[i]++;
+        REFUSED(c, -1, 0, "kv_at or position");
+        c->position[i] = -1;
+        REFUSED(c, -1, 0, "kv_at or position");
+        c->position[i] = 0;
+    }
+    for (int bit = 0; bit < 4; bit++) /* x, position, kv_at */
+        if (bit != 1)
+            REFUSED(c, 8, (1 | 4 | 8) & ~(1 << bit), "an array is missing");
+    capture_free(c);
+    free(c);
+}
+
 static void capture_file_with_bad_indices_or_cut_short_is_refused(void **state)
 {
     (void)state;
@@ -342,6 +479,10 @@ int main(void)
         cmocka_unit_test(rows_of_attention_end_at_their_own_token),
         cmocka_unit_test(capture_file_returns_what_was_saved),
         cmocka_unit_test(capture_file_with_bad_indices_or_cut_short_is_refused),
+        cmocka_unit_test(capture_file_with_spans_that_leave_the_step_or_their_pages_is_refused),
+        cmocka_unit_test(capture_file_with_a_bad_head_is_refused),
+        cmocka_unit_test(capture_file_without_what_its_region_reads_is_refused),
+        cmocka_unit_test(capture_file_with_rows_outside_its_pages_is_refused),
         cmocka_unit_test(probe_request_survives_its_file_and_names_a_bad_field),
         cmocka_unit_test(probe_answer_is_read_back_and_anything_else_is_no_answer),
     };
