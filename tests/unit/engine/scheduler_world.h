@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "config/err.h"
-#include "engine/scheduler.h"
+#include "engine/scheduler_private.h"
 
 enum { MOST = 64, CLIENTS = 8 };
 
@@ -84,6 +84,19 @@ static inline struct sequence *arrive(struct bench *b, int32_t prompt, int32_t o
     return arrive_from(b, 0, prompt, output, first);
 }
 
+/* A client's pages are those of its running sequences. */
+static inline void check_pages(const struct bench *b)
+{
+    for (const struct sequence *seq = b->s->running.oldest; seq; seq = seq->newer) {
+        int32_t pages = 0;
+        for (const struct sequence *s = b->s->running.oldest; s; s = s->newer)
+            pages += s->flow == seq->flow ? s->pages : 0;
+        assert_int_equal(seq->flow->pages, pages);
+    }
+    for (const struct sequence *seq = b->s->waiting.oldest; seq; seq = seq->newer)
+        assert_int_equal(seq->pages, 0);
+}
+
 /* What must hold for every plan. */
 static inline void check_plan(const struct bench *b)
 {
@@ -107,6 +120,19 @@ static inline void check_plan(const struct bench *b)
     assert_int_equal(tokens, p->tokens);
     assert_int_equal(rows, p->rows);
     assert_true(rows <= b->limits.max_rows);
+    check_pages(b);
+}
+
+/* Rows of a step are those of its items in their order; the last of an item's draws. */
+static inline void check_rows(const struct bench *b)
+{
+    int32_t row = 0;
+    for (int32_t i = 0; i < b->plan.items; i++) {
+        const struct schedule_item *item = &b->plan.item[i];
+        row += item->scores;
+        if (item->draw)
+            assert_int_equal(item->seq->drawn_row, row++);
+    }
 }
 
 /* "Runs" an item: what lies in front of it is what its tokens have in front of them. */
@@ -136,6 +162,7 @@ static inline int32_t step(struct bench *b)
         compute(b, item);
     }
     scheduler_started(b->s, &b->plan);
+    check_rows(b);
     if (b->distrust)
         scheduler_distrust(b->s);
     b->distrust = false;

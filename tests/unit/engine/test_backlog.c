@@ -108,13 +108,44 @@ static void backlog_keeps_a_client_to_its_limits(void **state)
     backlog_started(&q.b, &q.answer[0]);
     backlog_started(&q.b, &q.answer[1]);
     assert_int_equal(come(&q, 1, 1, &l), SUBMIT_LIMITED);
+    assert_string_equal(q.err.msg,
+                        "2 of your requests run and 1 wait: your limit is running=2 waiting=1");
     assert_int_equal(backlog_admit(&q.b, 1, &none, &q.err), SUBMIT_OK);
     assert_int_equal(come(&q, 2, 1, &idle), SUBMIT_OK);
     assert_int_equal(come(&q, 2, 1, &idle), SUBMIT_LIMITED);
+    assert_non_null(strstr(q.err.msg, "your limit is running=1 waiting=0"));
+    assert_int_equal(come(&q, 2, 2, &idle), SUBMIT_LIMITED);
+    assert_non_null(strstr(q.err.msg, "and 1 wait, and these are 2 more"));
     backlog_leave(&q.b, &q.answer[2], true);
     assert_int_equal(come(&q, 1, 1, &l), SUBMIT_OK);
     assert_int_equal(come(&q, 3, 4, &l), SUBMIT_LIMITED);
     assert_non_null(strstr(q.err.msg, "0 of your requests run and 0 wait, and these are 4 more"));
+    backlog_free(&q.b);
+}
+
+/* Without a limit of its own on what runs, a client has what is left of the batch; where nothing
+ * is, one request, as long as none of its own runs. */
+static void backlog_counts_what_can_start_at_once_as_not_waiting(void **state)
+{
+    (void)state;
+    const struct request_limits l = {.running = 0, .waiting = 0}, none = {.waiting = -1};
+    struct queue q;
+    queue_open(&q, 3, 100);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(come(&q, 1, 1, &l), SUBMIT_OK);
+    assert_int_equal(come(&q, 1, 1, &l), SUBMIT_LIMITED);
+    assert_non_null(strstr(q.err.msg, "running=3 waiting=0"));
+    for (int i = 0; i < 3; i++)
+        backlog_started(&q.b, &q.answer[i]);
+    assert_int_equal(come(&q, 1, 1, &l), SUBMIT_LIMITED);
+    assert_int_equal(come(&q, 1, 1, &none), SUBMIT_OK);
+    backlog_leave(&q.b, &q.answer[3], true);
+    assert_int_equal(come(&q, 2, 1, &l), SUBMIT_OK);
+    assert_int_equal(come(&q, 2, 1, &l), SUBMIT_LIMITED);
+    backlog_leave(&q.b, &q.answer[4], true);
+    backlog_leave(&q.b, &q.answer[0], false); /* one place in the batch */
+    assert_int_equal(come(&q, 1, 1, &l), SUBMIT_OK);
+    assert_int_equal(come(&q, 1, 1, &l), SUBMIT_LIMITED);
     backlog_free(&q.b);
 }
 
@@ -293,6 +324,7 @@ int main(void)
         cmocka_unit_test(backlog_lets_one_client_fill_the_queue_and_another_in),
         cmocka_unit_test(backlog_lets_a_newcomer_in_where_nothing_waits),
         cmocka_unit_test(backlog_keeps_a_client_to_its_limits),
+        cmocka_unit_test(backlog_counts_what_can_start_at_once_as_not_waiting),
         cmocka_unit_test(backlog_keeps_what_belongs_to_an_answer_that_has_begun),
         cmocka_unit_test(backlog_keeps_a_displaced_answer_that_begins_nevertheless),
         cmocka_unit_test(backlog_displaces_answers_one_for_one),

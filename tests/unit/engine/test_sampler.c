@@ -234,6 +234,63 @@ static void sampler_applies_bias_bans_and_penalties(void **state)
     }
 }
 
+/* Each of the three numbers alone, at values that are another one's neutral one. */
+static void sampler_applies_each_penalty_by_itself(void **state)
+{
+    (void)state;
+    const float logits[2] = {2, 1.5f};
+    const int32_t history[] = {1, 0, 0};
+    struct sampling s = plain;
+    struct sample_row row = {
+        .params = &s, .history = history, .history_n = 3, .prompt_n = 1, .target = -1};
+    s.temperature = 0;
+    assert_int_equal(run_row(logits, 2, row).token, 0);
+    s.frequency_penalty = 1;
+    assert_int_equal(run_row(logits, 2, row).token, 1);
+    s.frequency_penalty = 0;
+    s.presence_penalty = 1;
+    assert_int_equal(run_row(logits, 2, row).token, 1);
+    s.presence_penalty = 0;
+    s.repetition_penalty = 2; /* of the prompt as well */
+    assert_int_equal(run_row(logits, 2, row).token, 0);
+    row.history_n = 2;
+    row.history = history + 1;
+    assert_int_equal(run_row(logits, 2, row).token, 1);
+}
+
+/* What no vocabulary has is nobody's token: nothing is written beside the logits. */
+static void sampler_ignores_tokens_that_are_none(void **state)
+{
+    (void)state;
+    enum { VOCAB = 4 };
+    float logits[VOCAB + 2] = {7, 1, 3, 2, 0, 7};
+    char *scratch = xmalloc((size_t)sampler_scratch_bytes(VOCAB));
+    const int32_t history[] = {-1, VOCAB}, banned[] = {-1, VOCAB};
+    const struct logit_bias bias[] = {{-1, 100}, {VOCAB, 100}};
+    struct sampling s = plain;
+    s.temperature = 0;
+    s.presence_penalty = 1;
+    s.bias = bias;
+    s.banned = banned;
+    s.biases = s.banneds = 2;
+    struct sample_row row = {
+        .params = &s, .history = history, .history_n = 2, .prompt_n = 0, .target = -1};
+    sampler_run(logits + 1, VOCAB, &row, scratch);
+    assert_int_equal(row.out.token, 1);
+    assert_true(logits[0] == 7 && logits[VOCAB + 1] == 7);
+    free(scratch);
+}
+
+static void sampler_scores_the_first_token_of_the_vocabulary(void **state)
+{
+    (void)state;
+    const float logits[3] = {1, 5, 2};
+    struct sample_row row = {.params = &plain, .target = 0};
+    struct sampled out = run_row(logits, 3, row);
+    assert_int_equal(out.token, 0);
+    assert_true(fabs(out.logprob - reference_logprob(logits, 3, 0)) < 1e-6);
+}
+
 /* ---- cuts, against a plain reference ---- */
 
 struct entry {
@@ -391,6 +448,9 @@ int main(void)
         cmocka_unit_test(sampler_scores_a_target_on_the_models_own_logits),
         cmocka_unit_test(sampler_heeds_every_number),
         cmocka_unit_test(sampler_applies_bias_bans_and_penalties),
+        cmocka_unit_test(sampler_applies_each_penalty_by_itself),
+        cmocka_unit_test(sampler_ignores_tokens_that_are_none),
+        cmocka_unit_test(sampler_scores_the_first_token_of_the_vocabulary),
         cmocka_unit_test(sampler_cuts_as_the_reference_does),
         cmocka_unit_test(sampler_draws_in_proportion),
         cmocka_unit_test(sampler_depends_on_seed_and_index_only),

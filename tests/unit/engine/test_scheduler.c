@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_scheduler.c - what runs next: order, budgets, pages, and that everything ends. */
-#include "engine/scheduler_private.h"
+#include "engine/backlog.h"
 #include "tests/unit/engine/scheduler_world.h"
 
 static void scheduler_decodes_first_and_fills_up_with_prompts(void **state)
@@ -129,6 +129,7 @@ static void scheduler_preempts_the_youngest_when_pages_run_out(void **state)
     struct sequence *old = arrive(b, 16, 60, 0), *young = arrive(b, 16, 60, 500);
     while (scheduler_preemptions(b->s) == 0)
         step(b);
+    assert_int_equal(scheduler_preemptions(b->s), 1);
     assert_int_equal(old->place, PLACE_RUNNING);
     assert_int_equal(young->place, PLACE_WAITING);
     assert_int_equal(young->pages, 0);
@@ -139,6 +140,7 @@ static void scheduler_preempts_the_youngest_when_pages_run_out(void **state)
     step(b);
     assert_int_equal(young->place, PLACE_RUNNING);
     assert_in_range(young->n, kept, kept + 2); /* nothing that was drawn is lost */
+    assert_int_equal(b->waiting[0], 0);        /* it was admitted once */
     bench_close(b);
 }
 
@@ -192,6 +194,127 @@ static void scheduler_reads_short_prompts_first_and_long_ones_in_the_end(void **
         assert_true(++steps < AGEING * 1000 / 64 + 4);
     }
     assert_true(steps > 4);
+    bench_close(b);
+}
+
+static void scheduler_finds_who_runs_and_who_waits(void **state)
+{
+    (void)state;
+    struct bench *b = bench_open(100, 2, 64);
+    struct sequence *s[5];
+    for (int i = 0; i < 5; i++)
+        s[i] = arrive(b, 4, 20, 100 * i);
+    step(b);
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(s[i]->place, i < 2 ? PLACE_RUNNING : PLACE_WAITING);
+        assert_ptr_equal(scheduler_find(b->s, s[i]->id), s[i]);
+    }
+    assert_null(scheduler_find(b->s, 6));
+    bench_close(b);
+}
+
+/* Of an answer's requests the newest that waits, whatever of the same client came after it. */
+static void scheduler_names_the_newest_of_an_answer_that_waits(void **state)
+{
+    (void)state;
+    struct bench *b = bench_open(100, 1, 64);
+    struct backlog_group answer[3] = {{.client = 4}, {.client = 4}, {.client = 5}};
+    struct sequence *s[4];
+    for (int i = 0; i < 4; i++) {
+        s[i] = arrive_from(b, 4, 4, 2, 100 * i);
+        s[i]->group = &answer[i / 3];
+    }
+    step(b); /* the first runs */
+    assert_ptr_equal(scheduler_newest(b->s, &answer[0]), s[2]);
+    assert_ptr_equal(scheduler_newest(b->s, &answer[1]), s[3]);
+    assert_null(scheduler_newest(b->s, &answer[2]));
+    scheduler_remove(b->s, s[2]);
+    sequence_free(s[2]);
+    assert_ptr_equal(scheduler_newest(b->s, &answer[0]), s[1]);
+    scheduler_remove(b->s, s[1]);
+    sequence_free(s[1]);
+    assert_null(scheduler_newest(b->s, &answer[0]));
+    bench_close(b);
+}
+
+/* A sequence whose last token is drawn by a step under way has nothing to compute in the next. */
+static void scheduler_plans_nothing_for_who_ends_with_the_step_under_way(void **state)
+{
+    (void)state;
+    struct bench *b = bench_open(100, 2, 64);
+    struct sequence *last = arrive(b, 10, 1, 0), *goes_on = arrive(b, 10, 3, 100);
+    scheduler_plan(b->s, &b->plan, b->admitted);
+    assert_int_equal(b->plan.items, 2);
+    scheduler_started(b->s, &b->plan);
+    struct schedule_item item[MOST];
+    struct schedule next = {.item = item};
+    scheduler_plan(b->s, &next, b->admitted);
+    assert_int_equal(next.items, 1);
+    assert_ptr_equal(item[0].seq, goes_on);
+    assert_int_equal(item[0].first, 10);
+    scheduler_done(b->s, &b->plan);
+    assert_int_equal(last->in_flight, 0);
+    bench_close(b);
+}
+
+static void scheduler_reserves_pages_behind_the_tokens_as_far_as_nobody_needs_them(void **state)
+{
+    (void)state;
+    struct bench *b = bench_open(6, 2, 64);
+    struct sequence *seq = arrive(b, 15, 200, 0);
+    step(b);
+    assert_int_equal(seq->n, KV_PAGE);
+    assert_int_equal(scheduler_reserve(b->s, seq, 20), 20);
+    assert_int_equal(seq->pages, 3);
+    assert_int_equal(scheduler_reserve(b->s, seq, 32), 32);
+    assert_int_equal(seq->pages, 3);
+    assert_int_equal(scheduler_reserve(b->s, seq, 1000), 4 * KV_PAGE);
+    assert_int_equal(kvcache_available(b->kv), 1); /* one is left for a sequence that may grow */
+    bench_close(b);
+}
+
+/* A guess needs a row beside the one that draws, and the rows of others come first. A prompt has
+ * none. */
+static void scheduler_plans_guesses_where_rows_are_left(void **state)
+{
+    (void)state;
+    struct bench *b = bench_open(100, 2, 64); /* 6 rows */
+    struct sequence *first = arrive(b, 10, 50, 0), *second = arrive(b, 10, 50, 100);
+    first->guesses = 3;
+    step(b);
+    assert_int_equal(b->plan.guesses, 0);
+    first->guesses = 10;
+    second->guesses = 1;
+    scheduler_plan(b->s, &b->plan, b->admitted);
+    assert_int_equal(b->plan.items, 2);
+    assert_int_equal(item_of(b, first)->guesses, 4); /* six less two that draw */
+    assert_int_equal(item_of(b, first)->count, 5);
+    assert_int_equal(item_of(b, second)->guesses, 0);
+    assert_int_equal(item_of(b, second)->count, 1);
+    assert_int_equal(b->plan.rows, 6);
+    assert_int_equal(b->plan.tokens, 6);
+    bench_close(b);
+}
+
+/* Where who was served least finds no page, the client with the most pages makes room, not the one
+ * with the most places in the batch. */
+static void scheduler_makes_room_at_the_cost_of_who_has_the_most_pages(void **state)
+{
+    (void)state;
+    struct bench *b = bench_open(12, 8, 256);
+    struct sequence *large = arrive_from(b, 1, 7 * KV_PAGE, 15, 0), *small[2];
+    for (int i = 0; i < 2; i++)
+        small[i] = arrive_from(b, 2, 10, 100, 1000 * (i + 1));
+    for (int i = 0; i < 3; i++)
+        step(b);
+    struct sequence *newcomer = arrive_from(b, 3, 3 * KV_PAGE, 4, 5000);
+    newcomer->flow->served = 0; /* least of all */
+    step(b);
+    assert_int_equal(newcomer->place, PLACE_RUNNING);
+    assert_int_equal(large->place, PLACE_WAITING);
+    assert_int_equal(small[0]->place, PLACE_RUNNING);
+    assert_int_equal(small[1]->place, PLACE_RUNNING);
+    assert_int_equal(scheduler_preemptions(b->s), 1);
     bench_close(b);
 }
 
@@ -270,6 +393,12 @@ int main(void)
         cmocka_unit_test(scheduler_runs_suspects_alone_until_they_pass),
         cmocka_unit_test(scheduler_lets_a_sequence_in_only_if_it_can_ever_fit),
         cmocka_unit_test(scheduler_reads_short_prompts_first_and_long_ones_in_the_end),
+        cmocka_unit_test(scheduler_finds_who_runs_and_who_waits),
+        cmocka_unit_test(scheduler_names_the_newest_of_an_answer_that_waits),
+        cmocka_unit_test(scheduler_plans_nothing_for_who_ends_with_the_step_under_way),
+        cmocka_unit_test(scheduler_reserves_pages_behind_the_tokens_as_far_as_nobody_needs_them),
+        cmocka_unit_test(scheduler_plans_guesses_where_rows_are_left),
+        cmocka_unit_test(scheduler_makes_room_at_the_cost_of_who_has_the_most_pages),
         cmocka_unit_test(scheduler_ends_every_request_under_random_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -162,9 +162,9 @@ static void auth_tells_clients_by_name_or_key_over_reloads(void **state)
     c.server_key_limits = (char *)"acme running=3,acne running=2";
     assert_int_equal(auth_load(&a, &c, &err), -1);
     assert_non_null(strstr(err.msg, "server.key_limits line 2"));
-    static const char *const bad[] = {"key name=",     "key nom=x",      "key name=x y",
-                                      "key name=a/b",  "key name=other", "key name=all",
-                                      "key x # name=x"};
+    static const char *const bad[] = {"key name=",      "key nom=x",      "key name=x y",
+                                      "key name=a/b",   "key name=other", "key name=all",
+                                      "key x # name=x", "key nome=acme"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         write_file(user_file, bad[i]);
         assert_int_equal(auth_load(&a, &c, &err), -1);

@@ -117,6 +117,11 @@ static void clients_have_what_the_rules_say(void **state)
     assert_int_equal(l.tokens_per_minute, 0);
     assert_int_equal(client_rules_limits(&r, &key).requests.waiting, 0);
     client_rules_free(&r);
+    assert_int_equal(/* the least and the most that there may be */
+                     client_rules_read(&r, "sha256:1234567f waiting=1000000 running=1000000", &err),
+                     0);
+    assert_int_equal(r.n, 1);
+    client_rules_free(&r);
 }
 
 static void rules_that_are_not_understood_name_file_and_line(void **state)
@@ -140,6 +145,9 @@ static void rules_that_are_not_understood_name_file_and_line(void **state)
         "other running=1",
         "this-name-is-longer-than-any-name-can-be running=1",
         "sk/secret running=1",
+        "/secret running=1",
+        "sha256:1234567 running=1",
+        "acme waiting=1000001",
         "ok running=2",
     };
     char path[] = "/tmp/whet-rules-XXXXXX";

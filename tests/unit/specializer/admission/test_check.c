@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_check.c - the error rule on numbers worked out by hand, the plan, and the probe's files. The
+/* test_check.c - the plan, and the probe's files. The error rule is in test_comparator.c, the
  * kernels that the checks must catch are in tests/kernels. */
 #include "tests/unit/unit.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,143 +11,9 @@
 #include "specializer/admission/capture_file.h"
 #include "specializer/admission/check_plan.h"
 #include "specializer/admission/check_rows.h"
-#include "specializer/admission/comparator.h"
 #include "specializer/admission/probe_request.h"
 #include "specializer/admission/runner.h"
 #include "tests/unit/specializer/shapes.h"
-
-enum { COLS = 8 };
-
-/* Two rows whose truth is 1, 2, ... 8; eager is off by `eager` and own by `own` in element 7. */
-static int judged_with(double eager, double own, double scale, const double *scores,
-                       const struct rule *rule, struct comparison *j, struct err *err)
-{
-    double truth[2 * COLS];
-    float e[2 * COLS], o[2 * COLS];
-    for (int i = 0; i < 2 * COLS; i++) {
-        truth[i] = scale * (i % COLS + 1);
-        e[i] = o[i] = (float)truth[i];
-    }
-    e[7] = (float)(truth[7] * (1 + eager));
-    o[7] = (float)(truth[7] * (1 + own));
-    struct outcome out = {2, COLS, o, e, truth, scores};
-    comparison_start(j);
-    return compare(j, rule, &out, err);
-}
-
-static int judged(double eager, double own, double scale, const struct rule *rule,
-                  struct comparison *j, struct err *err)
-{
-    return judged_with(eager, own, scale, NULL, rule, j, err);
-}
-
-static void comparator_allows_twice_the_error_of_eager_and_not_three_times(void **state)
-{
-    (void)state;
-    struct rule rule = {.factor = 2};
-    struct comparison j;
-    struct err err;
-    assert_int_equal(judged(1e-4, 1.9e-4, 1, &rule, &j, &err), 0);
-    assert_float_equal(j.own_max, 1.9e-4, 1e-6);
-    assert_float_equal(j.eager_max, 1e-4, 1e-6);
-    assert_true(j.times == 0);
-    assert_int_equal(judged(1e-4, 3e-4, 1, &rule, &j, &err), -1);
-    assert_float_equal(j.times, 3, 0.01);
-    assert_non_null(strstr(err.msg, "row 0"));
-}
-
-static void comparator_has_no_absolute_tolerance_for_small_outputs(void **state)
-{
-    (void)state;
-    struct rule rule = {.factor = 2};
-    struct comparison j;
-    struct err err;
-    assert_int_equal(judged(1e-6, 1e-3, 1e-12, &rule, &j, &err), -1);
-    assert_int_equal(judged(1e-6, 1e-3, 1e12, &rule, &j, &err), -1);
-}
-
-static void comparator_forgives_a_few_units_of_float_when_eager_was_exact(void **state)
-{
-    (void)state;
-    struct rule rule = {.factor = 2};
-    struct comparison j;
-    struct err err;
-    assert_int_equal(judged(0, 1.5e-7, 1, &rule, &j, &err), 0);
-    assert_false(j.bit_equal);
-    assert_int_equal(judged(0, 2e-6, 1, &rule, &j, &err), -1);
-}
-
-/* A score of 100 is stored to 100 units: 4 of those are as good as a float, what bf16 or TF32 would
- * make of it is not, and neither is it where scores are small. */
-static void comparator_forgives_in_attention_what_scores_cost(void **state)
-{
-    (void)state;
-    const struct rule rule = {.factor = 2};
-    const double large[2] = {100, 100}, small[2] = {0.5, 0.5}, other_row[2] = {0, 100};
-    const double stored = 100 * 0x1p-24, tf32 = 100 * 0x1p-12;
-    struct comparison j;
-    struct err err;
-    assert_int_equal(judged_with(stored / 2, 4 * stored, 1, large, &rule, &j, &err), 0);
-    assert_int_equal(judged(stored / 2, 4 * stored, 1, &rule, &j, &err), -1);
-    assert_int_equal(judged_with(stored / 2, 4 * stored, 1, small, &rule, &j, &err), -1);
-    assert_int_equal(judged_with(stored / 2, 4 * stored, 1, other_row, &rule, &j, &err), -1);
-    assert_int_equal(judged_with(stored / 2, tf32 / 4, 1, large, &rule, &j, &err), -1);
-}
-
-static void comparator_demands_bits_or_exactness_where_the_rule_says_so(void **state)
-{
-    (void)state;
-    struct rule bits = {.factor = 2, .bit_equal = true}, exact = {.factor = 2, .exact = true};
-    struct comparison j;
-    struct err err;
-    assert_int_equal(judged(1e-6, 1e-6, 1, &bits, &j, &err), 0);
-    assert_true(j.bit_equal);
-    assert_int_equal(judged(1e-6, 0, 1, &bits, &j, &err), -1);
-    assert_non_null(strstr(err.msg, "1 of 16 values"));
-    assert_int_equal(judged(1e-6, 0, 1, &exact, &j, &err), 0);
-    assert_int_equal(judged(1e-6, 2e-7, 1, &exact, &j, &err), -1);
-    assert_non_null(strstr(err.msg, "exact result is 8"));
-}
-
-static void comparator_refuses_what_is_not_finite_by_row(void **state)
-{
-    (void)state;
-    struct rule rule = {.factor = 2};
-    struct comparison j;
-    struct err err;
-    assert_int_equal(judged(0, NAN, 1, &rule, &j, &err), -1);
-    assert_non_null(strstr(err.msg, "row 0 of 2: 1 of 8"));
-    assert_int_equal(judged(0, HUGE_VAL, 1, &rule, &j, &err), -1);
-}
-
-static void comparator_gives_a_declared_precision_its_budget_and_no_more(void **state)
-{
-    (void)state;
-    struct rule rule = {.factor = 2, .precision = PRECISION_BF16};
-    struct comparison j;
-    struct err err;
-    assert_int_equal(judged(1e-7, 3e-3, 1, &rule, &j, &err), 0);
-    assert_int_equal(judged(1e-7, 3e-2, 1, &rule, &j, &err), -1);
-    rule.precision = PRECISION_F32;
-    assert_int_equal(judged(1e-7, 3e-3, 1, &rule, &j, &err), -1);
-    rule.precision = PRECISION_E4M3;
-    assert_int_equal(judged(1e-7, 3e-2, 1, &rule, &j, &err), 0);
-    assert_int_equal(judged(1e-7, 2e-1, 1, &rule, &j, &err), -1);
-}
-
-static void comparator_compares_unsampled_rows_with_eager(void **state)
-{
-    (void)state;
-    struct rule rule = {.factor = 2};
-    struct comparison j;
-    struct err err;
-    assert_int_equal(judged(1e-6, 1e-6, 1, &rule, &j, &err), 0);
-    float e[COLS] = {1, 2, 3, 4, 5, 6, 7, 8}, o[COLS] = {1, 2, 3, 4, 5, 6, 7, 8.000002f};
-    struct outcome rest = {1, COLS, o, e, NULL};
-    assert_int_equal(compare_rest(&j, &rule, &rest, &err), 0);
-    o[7] = 8.001f;
-    assert_int_equal(compare_rest(&j, &rule, &rest, &err), -1);
-}
 
 /* ---- plan and rows -------------------------------------------------------------------------- */
 
@@ -331,6 +196,143 @@ static void capture_file_returns_what_was_saved(void **state)
     free(path);
 }
 
+/* Saves the capture, has the head of the file say something else (a number by its place there), and
+ * loads it: what is wrong with it, or "" if nothing is. */
+static const char *loaded(const struct capture *c, int at, int32_t number)
+{
+    static struct err err;
+    char *path = temporary();
+    assert_int_equal(capture_save(c, &small, path, &err), 0);
+    if (at >= 0) {
+        FILE *f = fopen(path, "r+");
+        assert_int_equal(fseek(f, at * (long)sizeof number, SEEK_SET), 0);
+        assert_int_equal(fwrite(&number, sizeof number, 1, f), 1);
+        fclose(f);
+    }
+    err.msg[0] = '\0';
+    struct capture *r = capture_load(path, &small, &err);
+    assert_int_equal(r == NULL, err.msg[0] != '\0');
+    if (r)
+        capture_free(r);
+    free(r);
+    unlink(path);
+    free(path);
+    return err.msg;
+}
+
+#define REFUSED(c, at, number, why) assert_non_null(strstr(loaded(c, at, number), "(" why ")"))
+
+/* A span that ends where its pages or the step end is right, one further is not. */
+static void capture_file_with_spans_that_leave_the_step_or_their_pages_is_refused(void **state)
+{
+    (void)state;
+    struct capture *c = attention_capture();
+    enum { SPAN = 9 + 2 * 64 + 4 }; /* the second, behind the head and what is in front of it */
+    enum { FIRST = SPAN, COUNT, CONTEXT, PAGES_AT };
+    assert_string_equal(loaded(c, -1, 0), "");
+    assert_string_equal(loaded(c, FIRST, 0), "");
+    assert_string_equal(loaded(c, CONTEXT, KV_PAGE), "");
+    assert_string_equal(loaded(c, CONTEXT, 1), "");
+    assert_string_equal(loaded(c, PAGES_AT, 0), "");
+    REFUSED(c, FIRST, -1, "span");
+    REFUSED(c, FIRST, 2, "span");
+    REFUSED(c, COUNT, 0, "span");
+    REFUSED(c, COUNT, 2, "span");
+    REFUSED(c, CONTEXT, 0, "span");
+    REFUSED(c, CONTEXT, KV_PAGE + 1, "span");
+    REFUSED(c, CONTEXT, INT32_MAX, "span");
+    REFUSED(c, PAGES_AT, -1, "span");
+    REFUSED(c, PAGES_AT, 3, "span");
+    REFUSED(c, COUNT - 4, 0, "span"); /* of the first */
+    REFUSED(c, PAGES_AT + 1, 3, "page_table");
+    REFUSED(c, PAGES_AT + 1, -1, "page_table");
+    REFUSED(c, 7, 2, "span"); /* its page table is shorter than they say */
+    capture_free(c);
+    free(c);
+}
+
+static void capture_file_with_a_bad_head_is_refused(void **state)
+{
+    (void)state;
+    struct capture *c = attention_capture();
+    REFUSED(c, 0, 1, "not a capture");
+    REFUSED(c, 1, -1, "region");
+    REFUSED(c, 1, REGION_NODES, "region");
+    REFUSED(c, 2, -1, "layer");
+    REFUSED(c, 2, small.layers, "layer");
+    REFUSED(c, 3, 0, "m");
+    REFUSED(c, 3, 1 << 24, "m");
+    REFUSED(c, 4, -1, "spans");
+    REFUSED(c, 4, 3, "spans");
+    REFUSED(c, 6, -1, "pages");
+    REFUSED(c, 6, (1 << 24) + 1, "pages");
+    REFUSED(c, 7, -1, "pages");
+    REFUSED(c, 7, (1 << 24) + 1, "pages");
+    const int32_t all = 2 | 16 | 32 | 64 | 128; /* in, span, page_table, k_pages, v_pages */
+    for (int bit = 0; bit < 8; bit++)
+        if (all >> bit & 1)
+            REFUSED(c, 8, all & ~(1 << bit), "an array is missing");
+    capture_free(c);
+    free(c);
+}
+
+/* Of the other regions: what is read by all, and what by those that add to it. */
+static void capture_file_without_what_its_region_reads_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        enum region region;
+        bool reads_in;
+    } of[] = {{REGION_ATTN_OUT, true}, {REGION_MLP_IN, false}, {REGION_MLP_OUT, true},
+              {REGION_HEAD, false},    {REGION_MLP, false},    {REGION_REDUCE, true}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        struct capture c = {.region = of[i].region, .m = 1};
+        c.x = xcalloc((size_t)small.hidden, sizeof *c.x);
+        c.in = xcalloc((size_t)small.ffn + (size_t)small.hidden, sizeof *c.in);
+        assert_string_equal(loaded(&c, -1, 0), "");
+        if (of[i].reads_in)
+            REFUSED(&c, 8, 1, "an array is missing");
+        else
+            assert_string_equal(loaded(&c, 8, 1), "");
+        REFUSED(&c, 8, 2, "an array is missing");
+        capture_free(&c);
+    }
+}
+
+/* attn_in writes where these say. */
+static void capture_file_with_rows_outside_its_pages_is_refused(void **state)
+{
+    (void)state;
+    struct capture *c = xcalloc(1, sizeof *c);
+    c->region = REGION_ATTN_IN;
+    c->m = 2;
+    c->pages = 3;
+    c->x = xcalloc(2 * (size_t)small.hidden, sizeof *c->x);
+    c->position = xcalloc(2, sizeof *c->position);
+    c->kv_at = xcalloc(2, sizeof *c->kv_at);
+    c->kv_at[0] = 3 * KV_PAGE - 1;
+    c->position[0] = c->position[1] = 1 << 24;
+    assert_string_equal(loaded(c, -1, 0), "");
+    for (int i = 0; i < 2; i++) {
+        const int32_t at = c->kv_at[i];
+        c->kv_at[i] = 3 * KV_PAGE;
+        REFUSED(c, -1, 0, "kv_at or position");
+        c->kv_at[i] = -1;
+        REFUSED(c, -1, 0, "kv_at or position");
+        c->kv_at[i] = at;
+        c->position[i]++;
+        REFUSED(c, -1, 0, "kv_at or position");
+        c->position[i] = -1;
+        REFUSED(c, -1, 0, "kv_at or position");
+        c->position[i] = 0;
+    }
+    for (int bit = 0; bit < 4; bit++) /* x, position, kv_at */
+        if (bit != 1)
+            REFUSED(c, 8, (1 | 4 | 8) & ~(1 << bit), "an array is missing");
+    capture_free(c);
+    free(c);
+}
+
 static void capture_file_with_bad_indices_or_cut_short_is_refused(void **state)
 {
     (void)state;
@@ -469,14 +471,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(probe_has_the_largest_team_that_serves),
-        cmocka_unit_test(comparator_allows_twice_the_error_of_eager_and_not_three_times),
-        cmocka_unit_test(comparator_has_no_absolute_tolerance_for_small_outputs),
-        cmocka_unit_test(comparator_forgives_a_few_units_of_float_when_eager_was_exact),
-        cmocka_unit_test(comparator_forgives_in_attention_what_scores_cost),
-        cmocka_unit_test(comparator_demands_bits_or_exactness_where_the_rule_says_so),
-        cmocka_unit_test(comparator_refuses_what_is_not_finite_by_row),
-        cmocka_unit_test(comparator_gives_a_declared_precision_its_budget_and_no_more),
-        cmocka_unit_test(comparator_compares_unsampled_rows_with_eager),
         cmocka_unit_test(plan_covers_edges_fills_and_captures_within_the_range),
         cmocka_unit_test(plan_of_attn_in_has_a_prompt),
         cmocka_unit_test(plan_of_attention_has_contexts_around_a_page_border),
@@ -485,6 +479,10 @@ int main(void)
         cmocka_unit_test(rows_of_attention_end_at_their_own_token),
         cmocka_unit_test(capture_file_returns_what_was_saved),
         cmocka_unit_test(capture_file_with_bad_indices_or_cut_short_is_refused),
+        cmocka_unit_test(capture_file_with_spans_that_leave_the_step_or_their_pages_is_refused),
+        cmocka_unit_test(capture_file_with_a_bad_head_is_refused),
+        cmocka_unit_test(capture_file_without_what_its_region_reads_is_refused),
+        cmocka_unit_test(capture_file_with_rows_outside_its_pages_is_refused),
         cmocka_unit_test(probe_request_survives_its_file_and_names_a_bad_field),
         cmocka_unit_test(probe_answer_is_read_back_and_anything_else_is_no_answer),
     };
