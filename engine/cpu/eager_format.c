@@ -172,13 +172,13 @@ INLINE void decode_five(const uint8_t *high, const uint8_t *q, float d, float m,
         w[h].p[0] = (vec)v;
     }
 #else
-    vec_int iota;
+    vec_int iota, fifths = (int32_t)fifth - (vec_int){0};
     for (int j = 0; j < VEC; j++)
         iota[j] = j;
     for (int i = 0; i < 2 * PARTS; i++) {
         vec_int n = vec_from_bytes(q + VEC * (i % PARTS));
-        int32_t bits = (int32_t)(fifth >> VEC * i & 0xffff);
-        n = (i >= PARTS ? n >> 4 : n & 15) | ((bits - (vec_int){0}) >> iota & 1) << 4;
+        vec_int bits = i ? fifths >> (iota + (VEC * i - 4)) : fifths << 4 >> iota;
+        n = (i >= PARTS ? n >> 4 : n & 15) | (bits & 16); /* brought to bit 4 in one shift */
         w[i / PARTS].p[i % PARTS] = vec_scale(vec_float(n), vec_set(d), vec_set(m));
     }
 #endif
@@ -335,12 +335,13 @@ INLINE void decode_q3_k(const uint8_t *b, struct lanes *w)
  * that they are, in the order of addresses, whatever the order they are read in: the processor sees
  * that stream and runs ahead of it. AHEAD bytes before the last of the rows in flight leave time
  * for the first of them, too. What was asked for and not yet read has to stay in the first-level
- * cache beside x, or the stream breaks; so of longer rows, which the processor follows by itself
- * once they have begun, the same block of the rows to come is asked for. */
-enum { AHEAD = 2048, SHORT_ROW = 3072 };
-#define ASK(p, bytes)                              \
+ * cache beside x, or the stream breaks. So of longer rows the same block of the rows to come is
+ * asked for, and into the second-level cache: the first has buffers for fewer lines under way. */
+enum { AHEAD = 2048, SHORT_ROW = 2048 };
+enum { SOON = 3, LATER = 2 }; /* __builtin_prefetch()'s: into the first-level cache, the second */
+#define ASK(p, bytes, when)                        \
     for (int line = 0; line < (bytes); line += 64) \
-    __builtin_prefetch((p) + line)
+    __builtin_prefetch((p) + line, 0, when)
 /* Of rows longer than SHORT_ROW so many are multiplied at a time: the more streams, the more memory
  * is under way. Larger blocks keep a core busy without, and vectors of four have no registers. */
 #define LONG_ROWS(t) (SETS(t) <= 2 && PARTS <= 2 ? EAGER_DOTS : 4)
@@ -349,7 +350,7 @@ enum { AHEAD = 2048, SHORT_ROW = 3072 };
     {                                                                                              \
         struct lanes w[SETS(t)];                                                                   \
         for (int64_t i = 0; i < n / (LANES * SETS(t)); i++) {                                      \
-            ASK(src + i * BYTES(t) + AHEAD, BYTES(t));                                             \
+            ASK(src + i * BYTES(t) + AHEAD, BYTES(t), SOON);                                       \
             decode_##x(src + i * BYTES(t), w);                                                     \
             for (int s = 0; s < SETS(t); s++)                                                      \
                 lanes_store(dst + (i * SETS(t) + s) * LANES, &w[s]);                               \
@@ -366,10 +367,10 @@ enum { AHEAD = 2048, SHORT_ROW = 3072 };
         int64_t ahead = one_stream ? (rows - 1) * stride + AHEAD : EAGER_DOTS * stride;            \
         for (int64_t i = 0; i < n / (LANES * SETS(t)); i++) {                                      \
             if (one_stream)                                                                        \
-                ASK(row[0] + ahead + i * rows * BYTES(t), rows * BYTES(t));                        \
+                ASK(row[0] + ahead + i * rows * BYTES(t), rows * BYTES(t), SOON);                  \
             for (int r = 0; r < rows; r++) {                                                       \
                 if (!one_stream)                                                                   \
-                    ASK(row[r] + ahead + i * BYTES(t), BYTES(t));                                  \
+                    ASK(row[r] + ahead + i * BYTES(t), BYTES(t), LATER);                           \
                 decode_##x(row[r] + i * BYTES(t), w);                                              \
                 for (int s = 0; s < SETS(t); s++)                                                  \
                     lanes_fma(&acc[r], &w[s], x + (i * SETS(t) + s) * LANES);                      \
