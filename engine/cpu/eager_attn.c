@@ -35,6 +35,31 @@ static const float *page_rows(const struct attn_args *a, const void *pages, cons
 
 /* ---- narrow --------------------------------------------------------------------------------- */
 
+/* A kv head is read as a stream: the pages of its keys, then those of its values, then the next
+ * head's keys. What will be read so many pages later is asked for, since a page is too short for
+ * the processor's prefetchers; into the second-level cache, as the first has buffers for fewer
+ * lines under way (docs/lab/2026-11-30-cpu-eager-memory.md). NULL: nothing is. */
+enum { PAGES_AHEAD = 2 };
+static const float *page_ahead(const struct attn_args *a, const struct span *s, int32_t kvh,
+                               int32_t n, int32_t at)
+{
+    int32_t pages = (n + KV_PAGE - 1) / KV_PAGE, page = at + PAGES_AHEAD;
+    if (page >= 2 * pages) {
+        page -= 2 * pages;
+        kvh++;
+    }
+    if (kvh == a->kv_heads || page >= 2 * pages)
+        return NULL;
+    return page < pages ? page_rows(a, a->k_pages, s, page, kvh)
+                        : page_rows(a, a->v_pages, s, page - pages, kvh);
+}
+
+static inline void ask(const float *p, int64_t floats)
+{
+    for (int64_t i = 0; p && i < floats; i += LANES)
+        __builtin_prefetch(p + i, 0, 2);
+}
+
 /* p[i] = q . k_i for four neighbouring keys */
 static void score4(const float *q, const float *k, int64_t head_dim, float p[4])
 {
@@ -50,16 +75,19 @@ static void score4(const float *q, const float *k, int64_t head_dim, float p[4])
     lanes_fold4(acc, p);
 }
 
-/* p[j] = q . k_j * scale for j < n */
+/* p[j] = q . k_j * scale for j < n; `cold`: no head before has read these keys */
 static void scores(const struct attn_args *a, const struct span *s, const float *q, int32_t kvh,
-                   int32_t n, float *p)
+                   int32_t n, bool cold, float *p)
 {
     int64_t hd = a->head_dim;
     for (int32_t j = 0; j < n; j += KV_PAGE) {
         const float *k = page_rows(a, a->k_pages, s, j / KV_PAGE, kvh);
+        const float *next = cold ? page_ahead(a, s, kvh, n, j / KV_PAGE) : NULL;
         int32_t keys = n - j < KV_PAGE ? n - j : KV_PAGE, e = 0;
-        for (; e + 4 <= keys; e += 4)
+        for (; e + 4 <= keys; e += 4) {
+            ask(next ? next + e * hd : NULL, 4 * hd);
             score4(q, k + e * hd, hd, p + j + e);
+        }
         for (; e < keys; e++)
             p[j + e] = lanes_dot(q, k + e * hd, hd);
     }
@@ -103,16 +131,18 @@ static float exponentials(float *p, int32_t n, float top)
 }
 
 /* out[d] = r * sum_j p[j] v_j[d] for 16 * sets dimensions from d0 on */
-static inline __attribute__((always_inline)) void values(const struct attn_args *a,
-                                                         const struct span *s, const float *p,
-                                                         int32_t kvh, int32_t n, float r,
-                                                         int32_t d0, int sets, float *out)
+static inline __attribute__((always_inline)) void
+values(const struct attn_args *a, const struct span *s, const float *p, int32_t kvh, int32_t n,
+       float r, int32_t d0, int sets, bool cold, float *out)
 {
     struct lanes acc[4] = {0};
+    int32_t pages = (n + KV_PAGE - 1) / KV_PAGE;
     for (int32_t j = 0; j < n;) {
         const float *v = page_rows(a, a->v_pages, s, j / KV_PAGE, kvh) + d0;
+        const float *next = cold ? page_ahead(a, s, kvh, n, pages + j / KV_PAGE) : NULL;
         for (int32_t e = 0; e < KV_PAGE && j < n; e++, j++) {
             struct lanes weight;
+            ask(next ? next + (int64_t)e * a->head_dim + d0 : NULL, sets * LANES);
             for (int i = 0; i < PARTS; i++)
                 weight.p[i] = vec_set(p[j]);
             for (int i = 0; i < sets; i++)
@@ -140,17 +170,17 @@ static void values_tail(const struct attn_args *a, const struct span *s, const f
     }
 }
 
-static void attend(const struct attn_args *a, const struct span *s, int32_t t, int32_t h)
+static void attend(const struct attn_args *a, const struct span *s, int32_t t, int32_t h, bool cold)
 {
     int32_t n = s->context - s->count + t + 1, kvh = h / (a->heads / a->kv_heads), d = 0;
     int64_t at = ((int64_t)(s->first + t) * a->heads + h) * a->head_dim;
     float *p = eager_arena(EAGER_INNER, (n + LANES) * (int64_t)sizeof *p), *out = a->a + at;
-    scores(a, s, a->q + at, kvh, n, p);
+    scores(a, s, a->q + at, kvh, n, cold, p);
     float r = 1.0f / exponentials(p, n, maximum(p, n));
     for (; d + 4 * LANES <= a->head_dim; d += 4 * LANES)
-        values(a, s, p, kvh, n, r, d, 4, out);
+        values(a, s, p, kvh, n, r, d, 4, cold, out);
     for (; d + LANES <= a->head_dim; d += LANES)
-        values(a, s, p, kvh, n, r, d, 1, out);
+        values(a, s, p, kvh, n, r, d, 1, cold, out);
     values_tail(a, s, p, kvh, n, r, d, out);
 }
 
@@ -164,7 +194,7 @@ static void attn_narrow(const struct attn_args *a, const struct team *team)
             for (int32_t t = 0; t < a->span[i].count; t++)
                 for (int32_t g = 0; g < group; g++, item++)
                     if (item >= from && item < to)
-                        attend(a, &a->span[i], t, kvh * group + g);
+                        attend(a, &a->span[i], t, kvh * group + g, g == 0 || item == from);
 }
 
 /* ---- wide ----------------------------------------------------------------------------------- */
@@ -379,7 +409,7 @@ static void attn_wide(const struct attn_args *a, const struct team *team)
                 if (blocked)
                     attend_block(a, s, t, h);
                 else
-                    attend(a, s, t, h);
+                    attend(a, s, t, h, h % (a->heads / a->kv_heads) == 0);
             }
         }
     }

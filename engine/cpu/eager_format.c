@@ -172,13 +172,13 @@ INLINE void decode_five(const uint8_t *high, const uint8_t *q, float d, float m,
         w[h].p[0] = (vec)v;
     }
 #else
-    vec_int iota;
+    vec_int iota, fifths = (int32_t)fifth - (vec_int){0};
     for (int j = 0; j < VEC; j++)
         iota[j] = j;
     for (int i = 0; i < 2 * PARTS; i++) {
         vec_int n = vec_from_bytes(q + VEC * (i % PARTS));
-        int32_t bits = (int32_t)(fifth >> VEC * i & 0xffff);
-        n = (i >= PARTS ? n >> 4 : n & 15) | ((bits - (vec_int){0}) >> iota & 1) << 4;
+        vec_int bits = i ? fifths >> (iota + (VEC * i - 4)) : fifths << 4 >> iota;
+        n = (i >= PARTS ? n >> 4 : n & 15) | (bits & 16); /* brought to bit 4 in one shift */
         w[i / PARTS].p[i % PARTS] = vec_scale(vec_float(n), vec_set(d), vec_set(m));
     }
 #endif
@@ -324,80 +324,71 @@ INLINE void decode_q3_k(const uint8_t *b, struct lanes *w)
 /* Groups of 16 values in a block, and the bytes of these groups; plain formats have one. */
 #define SETS(t) (DTYPE_BLOCK(t) < LANES ? 1 : DTYPE_BLOCK(t) / LANES)
 #define BYTES(t) (DTYPE_BYTES(t) * (SETS(t) * LANES / DTYPE_BLOCK(t)))
-/* Whether a dot has a part of the lanes of eight rows at a time: sums and what is decoded then stay
- * in registers. Of larger blocks too much would be decoded twice. */
-#if defined(__AVX2__)
-#define BY_PARTS(t) (SETS(t) <= 2)
-#else
-#define BY_PARTS(t) 0
-#endif
-/* Memory is asked for before it is needed. In a dot that is the same block of the rows that come
- * after these eight: a processor's own prefetchers do not follow eight short streams beside each
- * other. Rows that are expanded one after the other are one stream, but one that stands still while
- * they are multiplied; AHEAD bytes are four or five rows of a small model. Behind the last row it
- * is nobody's memory, which a prefetch may name. */
-#define AHEAD 2048
-#define ASK(p, t)                                   \
-    for (int line = 0; line < BYTES(t); line += 64) \
-    __builtin_prefetch((p) + line)
-#define ASK_AHEAD(row, r, i, t) ASK((row)[r] + ((row)[1] - (row)[0]) * EAGER_DOTS + (i)*BYTES(t), t)
+/* Memory is asked for before it is needed, because the processor's own prefetchers do not follow
+ * short streams beside each other (docs/lab/2026-11-30-cpu-eager-memory.md). Behind the last row it
+ * is nobody's memory, which a prefetch may name.
+ *
+ * Rows that are expanded one after the other are one stream, but one that stands still while they
+ * are multiplied; AHEAD bytes are four or five rows of a small model.
+ *
+ * Rows of a dot lie behind each other. Up to SHORT_ROW bytes they are asked for as the one stream
+ * that they are, in the order of addresses, whatever the order they are read in: the processor sees
+ * that stream and runs ahead of it. AHEAD bytes before the last of the rows in flight leave time
+ * for the first of them, too. What was asked for and not yet read has to stay in the first-level
+ * cache beside x, or the stream breaks. So of longer rows the same block of the rows to come is
+ * asked for, and into the second-level cache: the first has buffers for fewer lines under way. */
+enum { AHEAD = 2048, SHORT_ROW = 2048 };
+enum { SOON = 3, LATER = 2 }; /* __builtin_prefetch()'s: into the first-level cache, the second */
+#define ASK(p, bytes, when)                        \
+    for (int line = 0; line < (bytes); line += 64) \
+    __builtin_prefetch((p) + line, 0, when)
+/* Of rows longer than SHORT_ROW so many are multiplied at a time: the more streams, the more memory
+ * is under way. Larger blocks keep a core busy without, and vectors of four have no registers. */
+#define LONG_ROWS(t) (SETS(t) <= 2 && PARTS <= 2 ? EAGER_DOTS : 4)
 #define FORMAT(x, t)                                                                               \
     static void expand_##x(const uint8_t *src, float *dst, int64_t n)                              \
     {                                                                                              \
         struct lanes w[SETS(t)];                                                                   \
         for (int64_t i = 0; i < n / (LANES * SETS(t)); i++) {                                      \
-            ASK(src + i * BYTES(t) + AHEAD, t);                                                    \
+            ASK(src + i * BYTES(t) + AHEAD, BYTES(t), SOON);                                       \
             decode_##x(src + i * BYTES(t), w);                                                     \
-            memcpy(dst + i * LANES * SETS(t), w, sizeof w);                                        \
+            for (int s = 0; s < SETS(t); s++)                                                      \
+                lanes_store(dst + (i * SETS(t) + s) * LANES, &w[s]);                               \
         }                                                                                          \
         if (SETS(t) == 1 && n % LANES)                                                             \
             expand_tail(BYTES(t), decode_##x, src + n / LANES * BYTES(t), dst + n / LANES * LANES, \
                         (int)(n % LANES));                                                         \
     }                                                                                              \
-    /* Four rows, all lanes. */                                                                    \
-    INLINE void dot4_##x(const uint8_t *const row[4], const float *x, int64_t n, float y[4])       \
+    INLINE void dot_rows_##x(const uint8_t *const row[EAGER_DOTS], const float *x, int64_t n,      \
+                             float y[EAGER_DOTS], const int rows, const bool one_stream)           \
     {                                                                                              \
-        struct lanes acc[4] = {0}, w[SETS(t)];                                                     \
+        struct lanes acc[EAGER_DOTS] = {0}, w[SETS(t)];                                            \
+        int64_t stride = row[1] - row[0];                                                          \
+        int64_t ahead = one_stream ? (rows - 1) * stride + AHEAD : EAGER_DOTS * stride;            \
         for (int64_t i = 0; i < n / (LANES * SETS(t)); i++) {                                      \
-            for (int r = 0; r < 4; r++) {                                                          \
-                ASK_AHEAD(row, r, i, t);                                                           \
+            if (one_stream)                                                                        \
+                ASK(row[0] + ahead + i * rows * BYTES(t), rows * BYTES(t), SOON);                  \
+            for (int r = 0; r < rows; r++) {                                                       \
+                if (!one_stream)                                                                   \
+                    ASK(row[r] + ahead + i * BYTES(t), BYTES(t), LATER);                           \
                 decode_##x(row[r] + i * BYTES(t), w);                                              \
                 for (int s = 0; s < SETS(t); s++)                                                  \
                     lanes_fma(&acc[r], &w[s], x + (i * SETS(t) + s) * LANES);                      \
             }                                                                                      \
         }                                                                                          \
-        lanes_fold4(acc, y);                                                                       \
-    }                                                                                              \
-    /* Part p of the lanes of EAGER_DOTS rows. */                                                  \
-    INLINE void dot_part_##x(const uint8_t *const row[EAGER_DOTS], const float *x, int64_t n,      \
-                             struct lanes acc[EAGER_DOTS], const int p)                            \
-    {                                                                                              \
-        struct lanes w[SETS(t)];                                                                   \
-        vec sum[EAGER_DOTS] = {0};                                                                 \
-        for (int64_t i = 0; i < n / (LANES * SETS(t)); i++) {                                      \
-            for (int r = 0; r < EAGER_DOTS; r++) {                                                 \
-                if (p == 0)                                                                        \
-                    ASK_AHEAD(row, r, i, t);                                                       \
-                decode_##x(row[r] + i * BYTES(t), w);                                              \
-                for (int s = 0; s < SETS(t); s++)                                                  \
-                    sum[r] =                                                                       \
-                        vec_fma(w[s].p[p], VEC_LOAD(vec, x + (i * SETS(t) + s) * LANES + p * VEC), \
-                                sum[r]);                                                           \
-            }                                                                                      \
-        }                                                                                          \
-        for (int r = 0; r < EAGER_DOTS; r++)                                                       \
-            acc[r].p[p] = sum[r];                                                                  \
+        for (int r = 0; r < rows; r += 4)                                                          \
+            lanes_fold4(&acc[r], y + r);                                                           \
     }                                                                                              \
     static void dot_##x(const uint8_t *const row[EAGER_DOTS], const float *x, int64_t n,           \
                         float y[EAGER_DOTS])                                                       \
     {                                                                                              \
-        struct lanes acc[EAGER_DOTS];                                                              \
-        for (int r = 0; !BY_PARTS(t) && r < EAGER_DOTS; r += 4)                                    \
-            dot4_##x(row + r, x, n, y + r);                                                        \
-        _Pragma("GCC unroll 2") for (int p = 0; BY_PARTS(t) && p < PARTS; p++)                     \
-            dot_part_##x(row, x, n, acc, p);                                                       \
-        for (int r = 0; BY_PARTS(t) && r < EAGER_DOTS; r += 4)                                     \
-            lanes_fold4(&acc[r], y + r);                                                           \
+        if (n / (LANES * SETS(t)) * BYTES(t) <= SHORT_ROW) {                                       \
+            for (int r = 0; r < EAGER_DOTS; r += 4)                                                \
+                dot_rows_##x(row + r, x, n, y + r, 4, true);                                       \
+        } else {                                                                                   \
+            for (int r = 0; r < EAGER_DOTS; r += LONG_ROWS(t))                                     \
+                dot_rows_##x(row + r, x, n, y + r, LONG_ROWS(t), false);                           \
+        }                                                                                          \
     }
 
 /* The last n < 16 values of a plain row: decoded from a copy, so nothing past it is read. */

@@ -105,9 +105,13 @@ static inline struct lanes lanes_load(const float *x)
     return v;
 }
 
+/* Vector by vector: gcc copies a struct of several through the stack, eight bytes at a time. */
 static inline void lanes_store(float *x, const struct lanes *v)
 {
-    memcpy(x, v, sizeof *v);
+    for (int i = 0; i < PARTS; i++) {
+        vec part = v->p[i];
+        memcpy(x + i * VEC, &part, sizeof part);
+    }
 }
 
 /* The fixed tree of lane_fold(): 8, 4, 2, 1. */

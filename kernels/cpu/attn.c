@@ -47,7 +47,7 @@ struct item {
 INLINE void prefetch_page(const float *rows)
 {
     for (int i = 0; i < 16 * HEAD_DIM; i += 16)
-        __builtin_prefetch(rows + i);
+        __builtin_prefetch(rows + i, 0, PAGES_INTO);
 }
 
 /* Scores of pages [from, to) for one head: score[j], -inf beyond the context. */

@@ -56,7 +56,8 @@ INLINE void panel_dot(const int type, const int d, const uint8_t *w, int64_t str
         for (int p = 0; p < panels; p++) {
             const uint8_t *panel = w + p * stride;
             for (int i = 0; ahead && i < PANEL_QUANTS(type); i += 64)
-                __builtin_prefetch(panel + (int64_t)b * PANEL_QUANTS(type) + i + ahead);
+                __builtin_prefetch(panel + (int64_t)b * PANEL_QUANTS(type) + i + ahead, 0,
+                                   PANELS_INTO);
             panel_block(type, d, panel, blocks, b, x, tokens, acc[p]);
         }
     }

@@ -411,6 +411,41 @@ static void linear_regions_follow_the_canonical_order(void **state)
     model_close(m);
 }
 
+/* Rows of one token are read in other ways as they become longer; a step's last rows are fewer than
+ * are read together. */
+static void rows_of_any_length_follow_the_canonical_order(void **state)
+{
+    (void)state;
+    enum { ROWS = 21, LONG = 10240 };
+    static const int cols[] = {256, 512, 1536, LONG};
+    float *w = xmalloc(LONG * sizeof *w), *x = xmalloc(LONG * sizeof *x);
+    for (int i = 0; i < LONG; i++)
+        x[i] = (float)((i * 37 + 11) % 101 - 50) / 64;
+    for (int t = 0; t < DTYPE_COUNT; t++)
+        for (size_t k = 0; k < sizeof cols / sizeof *cols; k++) {
+            int64_t stride = dtype_bytes((enum dtype)t, cols[k]);
+            char *data = xmalloc((size_t)(ROWS * stride));
+            float y[ROWS], before[ROWS];
+            for (int n = 0; n < ROWS; n++) {
+                for (int i = 0; i < cols[k]; i++)
+                    w[i] = (float)((i * 29 + n * 53 + i / 16 * 7) % 97 - 48) / 512;
+                quant_row((enum dtype)t, w, data + n * stride, cols[k]);
+                before[n] = (float)n;
+            }
+            struct out_args a = {.m = 1, .in = x, .x = before, .y = y};
+            a.w = (struct weight){.type = t, .rows = ROWS, .cols = cols[k], .data = data};
+            pool_run(pool[2], eager_cpu(REGION_MLP_OUT)->run, &a, 0);
+            for (int n = 0; n < ROWS; n++) {
+                dequant_row((enum dtype)t, data + n * stride, w, cols[k]);
+                float want = lane_dot(w, x, cols[k]) + before[n];
+                assert_memory_equal(&want, &y[n], sizeof want);
+            }
+            free(data);
+        }
+    free(w);
+    free(x);
+}
+
 static void attention_and_mlp_follow_the_canonical_order(void **state)
 {
     (void)state;
@@ -485,6 +520,7 @@ int main(void)
         cmocka_unit_test(wide_bits_are_the_same_every_time),
         cmocka_unit_test(one_token_has_the_bits_it_has_in_a_step_of_many),
         cmocka_unit_test(linear_regions_follow_the_canonical_order),
+        cmocka_unit_test(rows_of_any_length_follow_the_canonical_order),
         cmocka_unit_test(attention_and_mlp_follow_the_canonical_order),
     };
     return cmocka_run_group_tests(tests, open_pools, close_pools);
