@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "config/exec_map.h"
 #include "engine/fault.h"
 #include "engine/sandbox.h"
 #include "specializer/admission/runner_private.h"
@@ -259,6 +260,13 @@ static void problem(const char *text)
     snprintf(my_report->problem, sizeof my_report->problem, "%s", text);
 }
 
+/* Another day, or on another machine, it may be well. */
+static void problem_outside(const char *text)
+{
+    problem(text);
+    my_report->outside = true;
+}
+
 /* Scratch lies against the end of the arena, where the wall is; the words before it are a band. */
 static void run_call(const struct runner_options *o, struct crew *c, const struct runner_call *call)
 {
@@ -322,6 +330,11 @@ static const struct cpu_kernel *load(const struct runner_options *o)
     const struct cpu_kernel *k = handle ? dlsym(handle, "whet_kernel") : NULL;
     if (!k) {
         const char *why = dlerror();
+        struct err may_not;
+        if (!handle && exec_map_file(o->object, &may_not) != 0) {
+            problem_outside(may_not.msg);
+            return NULL;
+        }
         snprintf(my_report->problem, sizeof my_report->problem, "does not load: %.150s",
                  why ? why : "whet_kernel is null");
         return NULL;
@@ -389,11 +402,11 @@ void runner_child(const struct runner_options *o, struct report *report, int soc
     allow_tiles();
     crew.kernel = load(o);
     if (crew.kernel && crew_open(&crew, o->team_max) != 0)
-        problem("no threads for the team");
+        problem_outside("no threads for the team");
     interrupt_open(&crew);
     report->sealed = sandbox_enter((struct sandbox){.fd = socket, .timer = true});
     if (!report->sealed && o->must_seal) {
-        problem("cannot be sealed in: this machine or build has no seccomp");
+        problem_outside("cannot be sealed in: this machine or build has no seccomp");
         crew.kernel = NULL;
     }
     if (crew.kernel)
