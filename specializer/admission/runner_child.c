@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "config/descriptors.h"
 #include "config/exec_map.h"
 #include "engine/fault.h"
 #include "engine/sandbox.h"
@@ -375,11 +376,11 @@ static void ask_packed_bytes(const struct runner_options *o, const struct cpu_ke
 /* Files 0 to 2 become /dev/null, 3 the socket, all others are closed. */
 static int only_socket(int socket)
 {
-    int null = open("/dev/null", O_RDWR), high = fcntl(socket, F_DUPFD, 10);
+    int null = descriptor_nowhere(O_RDWR), high = fcntl(socket, F_DUPFD, 10);
     for (int fd = 0; fd < 3; fd++)
         dup2(null, fd);
     dup2(high, 3);
-    syscall(SYS_close_range, 4U, ~0U, 0U);
+    descriptors_close_from(4);
     return 3;
 }
 
