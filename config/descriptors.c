@@ -16,7 +16,7 @@ CHILD_CODE int descriptor_nowhere(int flags)
     return fd >= 0 ? fd : open("/", O_PATH | (flags & O_CLOEXEC));
 }
 
-/* Without close_range() one by one: a list of those that are open would need /proc and memory. */
+/* Without close_range one by one: a list of those that are open would need /proc and memory. */
 CHILD_CODE void descriptors_close_from(int first)
 {
     enum { MOST = 1 << 20 }; /* what the limit usually is at most; a tenth of a second */

@@ -2,7 +2,7 @@
 /* descriptors.h - descriptors where a system lacks what is usually there.
  *
  * A chroot may have no /dev/null; kernels before 5.9, and filters of system calls that do not know
- * it, have no close_range(). Both are asked for where a failure would not be seen: a standard
+ * it, have no close_range. Both are asked for where a failure would not be seen: a standard
  * stream that stays somebody else's file, a child that keeps what it should not have.
  */
 #ifndef WHET_CONFIG_DESCRIPTORS_H

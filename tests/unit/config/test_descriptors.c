@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_descriptors.c - descriptors on a system without /dev/null or close_range().
+/* test_descriptors.c - descriptors on a system without /dev/null or close_range.
  *
  * What is missing is taken away by a filter of system calls, which cannot be taken back: each of
  * these tests is a process of its own.
