@@ -32,6 +32,12 @@ def test_stack_for_threads_is_not_what_a_shell_left(start):
     assert s.process.poll() is None
 
 
+def test_keys_and_values_fit_a_limit_of_address_space(start):
+    s = start(prefix=["prlimit", f"--as={1 << 30}"])
+    assert s.complete("Once upon a time")["choices"][0]["text"]
+    assert "(RLIMIT_AS is 1024 MiB)" in s.text()
+
+
 def test_server_without_dev_null_takes_connections(start):
     mount = "mount -t tmpfs none /dev; "
     if subprocess.run([*APART, mount], capture_output=True).returncode != 0:
