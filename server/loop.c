@@ -346,9 +346,9 @@ struct server *server_open(const struct config *c, struct engine *e, struct spec
         return NULL;
     }
     inbox_init(&s->inbox, &s->wake);
-    lanes_open(&s->lanes, &s->wake);
     room_open(s);
-    if (auth_load(&s->auth, c, err) || bind_listener(s, err)) {
+    if (lanes_open(&s->lanes, &s->wake, err) || auth_load(&s->auth, c, err) ||
+        bind_listener(s, err)) {
         uv_walk(&s->loop, close_all, NULL);
         uv_run(&s->loop, UV_RUN_DEFAULT);
         server_close(s);
