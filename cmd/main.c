@@ -8,14 +8,17 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "bench/bench.h"
 #include "config/config.h"
+#include "config/descriptors.h"
 #include "engine/cpu/blas.h"
 #include "engine/cpu/executor.h"
 #include "server/server.h"
@@ -139,7 +142,7 @@ static void open_standard_streams(void)
 {
     int fd;
     do
-        fd = open("/dev/null", O_RDWR);
+        fd = descriptor_nowhere(O_RDWR);
     while (fd >= 0 && fd <= STDERR_FILENO);
     if (fd >= 0)
         close(fd);
@@ -161,6 +164,23 @@ static void end_as_others_do(void)
     signal(SIGINT, end_at_once);
 }
 
+/* The limit of the stack is also the size of threads' stacks, and what compilers and probes get.
+ * Under one for shells (ulimit -s 64, say) the first request would overflow one. */
+static void enough_stack(void)
+{
+    enum { USUAL = 8 << 20 };
+    struct rlimit r;
+    pthread_attr_t threads;
+    if (getrlimit(RLIMIT_STACK, &r) != 0 || r.rlim_cur >= USUAL)
+        return;
+    r.rlim_cur = r.rlim_max < USUAL ? r.rlim_max : USUAL;
+    setrlimit(RLIMIT_STACK, &r);
+    pthread_attr_init(&threads);
+    pthread_attr_setstacksize(&threads, USUAL);
+    pthread_setattr_default_np(&threads);
+    pthread_attr_destroy(&threads);
+}
+
 /* `rc`, or 1 where what a command wrote did not arrive: a full disk, say. A closed pipe ends the
  * process by SIGPIPE, as it does with other tools. */
 static int flushed(int rc)
@@ -179,6 +199,7 @@ int main(int argc, char **argv)
 {
     open_standard_streams();
     end_as_others_do();
+    enough_stack();
     blas_prepare();
     for (int i = 0; argc > 1 && i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0)

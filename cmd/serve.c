@@ -19,6 +19,7 @@
 #include <malloc.h>
 #endif
 
+#include "config/descriptors.h"
 #include "config/log.h"
 #include "engine/launch.h"
 #include "engine/ranks.h"
@@ -33,6 +34,22 @@ static void raise_file_limit(void)
         return;
     r.rlim_cur = r.rlim_max;
     setrlimit(RLIMIT_NOFILE, &r);
+}
+
+/* The loop and the engine open so many before anybody is served; libuv aborts without a word where
+ * one is missing. */
+static bool enough_files(void)
+{
+    enum { LEAST = 16 };
+    struct rlimit r = {0, 0};
+    if (descriptors_free(LEAST))
+        return true;
+    getrlimit(RLIMIT_NOFILE, &r);
+    log_error("server",
+              "the limit of open files (%lld) leaves less than the %d that a server needs: raise "
+              "it (ulimit -n, LimitNOFILE=)",
+              (long long)r.rlim_cur, LEAST);
+    return false;
 }
 
 /* A load can last minutes, and nobody was served by it: it is not waited for. The kernel takes back
@@ -190,7 +207,7 @@ int serve_main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file at its limit is a write that fails, not the end */
     raise_file_limit();
-    int rc = run_ranks(&c, argc, argv);
+    int rc = enough_files() ? run_ranks(&c, argc, argv) : 1;
     config_free(&c);
     return rc;
 }

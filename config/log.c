@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* log.c - one write(2) a line, so that lines of several threads never mix. */
+/* log.c - one write(2) a line, so that lines of several threads never mix, and none that waits for
+ * whoever reads them. */
 #include "config/log.h"
 
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -9,6 +13,8 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { LINE_MOST = 2048 };
 
 static _Atomic int current = LOG_INFO;
 static const char *const level_name[] = {"error", "warn", "info", "debug"};
@@ -74,18 +80,66 @@ static void blank_controls(char *s, size_t n)
     }
 }
 
-void log_write(enum log_level level, const char *module, const char *fmt, ...)
+/* ---- writing -------------------------------------------------------------------------------- */
+
+/* One writer at a time, so that what poll() says of a pipe is still so when it is written to. */
+static pthread_mutex_t writer = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t lost; /* lines, since one was written; under that lock */
+
+/* Whether a line can be written without waiting: a pipe or a terminal that nobody reads is full at
+ * some time, and who waits for its reader (a stuck log collector, Ctrl-S) serves nobody. A reader
+ * that is only late gets a moment, until the first line is lost. Files are always ready, and of a
+ * closed descriptor write() itself says so. */
+static bool ready(void)
 {
-    if (level > log_level())
-        return;
-    char line[2048];
+    enum { MOMENT_MS = 200 };
+    struct pollfd out = {STDERR_FILENO, POLLOUT, 0};
+    int n;
+    do
+        n = poll(&out, 1, lost ? 0 : MOMENT_MS);
+    while (n < 0 && errno == EINTR);
+    return n != 0;
+}
+
+/* When, how bad and who: what every line begins with. */
+static size_t begin_line(char line[LINE_MOST], enum log_level level, const char *module)
+{
     struct timespec now;
     struct tm tm;
     clock_gettime(CLOCK_REALTIME, &now);
     gmtime_r(&now.tv_sec, &tm);
-    size_t n = strftime(line, sizeof line, "%Y-%m-%dT%H:%M:%S", &tm);
-    n += (size_t)snprintf(line + n, sizeof line - n, ".%03ldZ %-5s %s: ", now.tv_nsec / 1000000,
-                          level_name[level], module);
+    size_t n = strftime(line, LINE_MOST, "%Y-%m-%dT%H:%M:%S", &tm);
+    return n + (size_t)snprintf(line + n, LINE_MOST - n, ".%03ldZ %-5s %s: ", now.tv_nsec / 1000000,
+                                level_name[level], module);
+}
+
+static void write_line(const char *line, size_t n)
+{
+    char gap[LINE_MOST];
+    ssize_t w = 0; /* a closed stderr is no reason to stop serving */
+    pthread_mutex_lock(&writer);
+    if (lost > 0 && ready()) {
+        size_t m = begin_line(gap, LOG_WARN, "log");
+        m += (size_t)snprintf(gap + m, sizeof gap - m,
+                              "%llu lines are missing here: nobody read them\n",
+                              (unsigned long long)lost);
+        w = write(STDERR_FILENO, gap, m);
+        lost = 0;
+    }
+    if (lost == 0 && ready())
+        w = write(STDERR_FILENO, line, n);
+    else
+        lost++;
+    pthread_mutex_unlock(&writer);
+    (void)w;
+}
+
+void log_write(enum log_level level, const char *module, const char *fmt, ...)
+{
+    if (level > log_level())
+        return;
+    char line[LINE_MOST];
+    size_t n = begin_line(line, level, module);
     va_list ap;
     va_start(ap, fmt);
     int m = vsnprintf(line + n, sizeof line - n - 1, fmt, ap);
@@ -96,6 +150,5 @@ void log_write(enum log_level level, const char *module, const char *fmt, ...)
     blank_controls(line + n, text);
     n += text;
     line[n++] = '\n';
-    ssize_t w = write(STDERR_FILENO, line, n);
-    (void)w; /* a closed stderr is no reason to stop serving */
+    write_line(line, n);
 }

@@ -34,6 +34,7 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "config/descriptors.h"
 #include "config/process_env.h"
 
 enum { CHILD_STACK = 64 * 1024, CORES_MAX = 8192, FILES_MAX = 4096, GROUPS_MAX = 256 };
@@ -139,12 +140,13 @@ CHILD_CODE static int child_main(void *arg)
     sigset_t none;
     sigemptyset(&none);
 
-    int in = c->spec->input ? c->spec->input : open("/dev/null", O_RDONLY);
+    int in = c->spec->input ? c->spec->input : descriptor_nowhere(O_RDONLY);
     if (in < 0 || dup2(in, 0) < 0 || dup2(c->out, 1) < 0 || dup2(c->err, 2) < 0) {
         c->failed = errno;
         _exit(127);
     }
-    syscall(SYS_close_range, 3U, ~0U, 0U); /* the server's files are all close-on-exec anyway */
+    descriptors_close_from(
+        3); /* ours are all close-on-exec; we may have been started with others */
     child_priority(c->spec->priority);
     struct rlimit no_core = {0, 0};
     setrlimit(RLIMIT_CORE, &no_core);

@@ -8,34 +8,67 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "config/cgroup.h"
 #include "config/err.h"
 
-static int64_t machine_available(const char *root)
+/* The bytes of a line "NAME: 123 kB" of such a file; 0 if there is none. */
+static int64_t kib_of(const char *root, const char *file, const char *name)
 {
     char line[1024];
     long long kib = 0;
-    snprintf(line, sizeof line, "%s/proc/meminfo", root);
+    size_t n = strlen(name);
+    snprintf(line, sizeof line, "%s%s", root, file);
     FILE *f = fopen(line, "re");
     while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %lld", &kib) == 1)
+        if (strncmp(line, name, n) == 0 && sscanf(line + n, ": %lld", &kib) == 1)
             break;
     if (f)
         fclose(f);
     return kib * 1024;
 }
 
+struct answer {
+    int64_t bytes; /* 0: nothing says */
+    char *why;
+    size_t size;
+};
+
+/* Takes it if it is less than what was known; nothing left is not the same as nothing known. */
+static void take(struct answer *a, const char *who, int64_t limit, int64_t room)
+{
+    if (a->bytes > 0 && room >= a->bytes)
+        return;
+    a->bytes = room > 0 ? room : 1;
+    snprintf(a->why, a->size, "%s is %.0f MiB", who, (double)limit / 1048576);
+}
+
+/* Limits of the process (ulimit -v and -d, those of a batch system): memory that it has asked for
+ * counts there, used or not. */
+static void take_limits(struct answer *a, const char *root)
+{
+    static const struct {
+        int resource;
+        const char *name, *used;
+    } limits[] = {{RLIMIT_AS, "RLIMIT_AS", "VmSize"}, {RLIMIT_DATA, "RLIMIT_DATA", "VmData"}};
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        struct rlimit r;
+        if (getrlimit(limits[i].resource, &r) == 0 && r.rlim_cur < INT64_MAX)
+            take(a, limits[i].name, (int64_t)r.rlim_cur,
+                 (int64_t)r.rlim_cur - kib_of(root, "/proc/self/status", limits[i].used));
+    }
+}
+
 int64_t memory_available_in(const char *root, char *why, size_t size)
 {
     struct cgroup_limit group;
-    int64_t bytes = machine_available(root);
-    if (cgroup_memory(root, &group) && (bytes == 0 || group.room < bytes)) {
-        snprintf(why, size, "%s is %.0f MiB", group.file, (double)group.limit / 1048576);
-        return group.room > 0 ? group.room : 1; /* 0 would say that nothing is known */
-    }
-    snprintf(why, size, "%s", bytes > 0 ? "MemAvailable of the machine" : "nothing says");
-    return bytes;
+    struct answer a = {kib_of(root, "/proc/meminfo", "MemAvailable"), why, size};
+    snprintf(why, size, "%s", a.bytes > 0 ? "MemAvailable of the machine" : "nothing says");
+    if (cgroup_memory(root, &group))
+        take(&a, group.file, group.limit, group.room);
+    take_limits(&a, root);
+    return a.bytes;
 }
 
 int64_t memory_available(void)

@@ -7,7 +7,8 @@
 #include <stdint.h>
 
 /* Bytes that can be used without swapping, as the kernel estimates it, and without coming to the
- * limit of a cgroup of this process; 0 if nothing says. Reads files; any thread. */
+ * limit of a cgroup of this process or to its own (RLIMIT_AS, RLIMIT_DATA); 0 if nothing says.
+ * Reads files; any thread. */
 int64_t memory_available(void);
 /* The same for a process whose /proc and cgroups are below `root` ("" for this one), and a clause
  * that says what decided, in why[size]. */

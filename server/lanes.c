@@ -67,26 +67,32 @@ static void serve_lane(void *arg)
     uv_mutex_unlock(&l->lock);
 }
 
-void lanes_open(struct lanes *l, uv_async_t *wake)
+int lanes_open(struct lanes *l, uv_async_t *wake, struct err *err)
 {
+    int all = 0;
     *l = (struct lanes){.wake = wake};
     uv_mutex_init(&l->lock);
     l->last_finished = &l->finished;
     for (int i = 0; i < LANES; i++) {
         uv_cond_init(&l->lane[i].wake);
         l->lane[i].last = &l->lane[i].first;
-        l->threads += threads_of[i];
+        all += threads_of[i];
     }
-    l->thread = xcalloc((size_t)l->threads, sizeof(*l->thread));
-    int started = 0;
+    l->thread = xcalloc((size_t)all, sizeof(*l->thread));
     for (int i = 0; i < LANES; i++)
         for (int k = 0; k < threads_of[i]; k++) {
-            struct lane_thread *t = &l->thread[started++];
+            struct lane_thread *t = &l->thread[l->threads];
             t->lanes = l;
             t->lane = (enum lane)i;
-            if (uv_thread_create(&t->id, serve_lane, t))
-                abort(); /* as xmalloc: a machine without room for seven threads serves nobody */
+            int rc = uv_thread_create(&t->id, serve_lane, t);
+            if (rc)
+                return err_set(err,
+                               "no thread for requests (%s): is the limit of processes and "
+                               "threads (pids.max, TasksMax=, ulimit -u) high enough?",
+                               uv_strerror(rc));
+            l->threads++;
         }
+    return 0;
 }
 
 void lanes_close(struct lanes *l)

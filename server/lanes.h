@@ -22,6 +22,8 @@
 #include <stddef.h>
 #include <uv.h>
 
+#include "config/err.h"
+
 enum lane {
     LANE_SHORT, /* clients' bodies up to SHORT_BODY_MAX */
     LANE_LONG,  /* longer ones */
@@ -64,8 +66,9 @@ struct lanes {
     int works[LANES]; /* queued, running or waiting for done(); loop thread */
 };
 
-/* Starts the threads; `wake` must have been initialized and outlive them. */
-void lanes_open(struct lanes *l, uv_async_t *wake);
+/* Starts the threads; `wake` must have been initialized and outlive them. -1 with the reason where
+ * the system has no thread; then, too, lanes_close() is next. */
+int lanes_open(struct lanes *l, uv_async_t *wake, struct err *err);
 /* Ends the threads. No work may be left (lanes_works is 0). */
 void lanes_close(struct lanes *l);
 

@@ -309,17 +309,24 @@ static int bind_listener(struct server *s, struct err *err)
     return 0;
 }
 
-static void init_handles(struct server *s)
+/* Nothing may be done with a loop that failed, not even close it: what it has goes with the
+ * process. */
+static int init_handles(struct server *s, struct err *err)
 {
-    uv_loop_init(&s->loop);
+    int rc = uv_loop_init(&s->loop);
+    if (!rc)
+        rc = uv_async_init(&s->loop, &s->wake, on_wake);
+    if (!rc)
+        rc = uv_signal_init(&s->loop, &s->sigterm);
+    if (rc)
+        return err_set(err, "no event loop: %s", uv_strerror(rc));
     uv_tcp_init(&s->loop, &s->listener);
-    uv_async_init(&s->loop, &s->wake, on_wake);
     uv_timer_init(&s->loop, &s->sweep);
-    uv_signal_init(&s->loop, &s->sigterm);
     uv_signal_init(&s->loop, &s->sigint);
     uv_signal_init(&s->loop, &s->sighup);
     s->listener.data = s->wake.data = s->sweep.data = s;
     s->sigterm.data = s->sigint.data = s->sighup.data = s;
+    return 0;
 }
 
 struct server *server_open(const struct config *c, struct engine *e, struct specializer *sp,
@@ -334,11 +341,14 @@ struct server *server_open(const struct config *c, struct engine *e, struct spec
     s->started_ns = clock_ns();
     s->keepalive_s = KEEPALIVE_S;
     metrics_init(&s->metrics);
-    init_handles(s);
+    if (init_handles(s, err) != 0) {
+        free(s);
+        return NULL;
+    }
     inbox_init(&s->inbox, &s->wake);
-    lanes_open(&s->lanes, &s->wake);
     room_open(s);
-    if (auth_load(&s->auth, c, err) || bind_listener(s, err)) {
+    if (lanes_open(&s->lanes, &s->wake, err) || auth_load(&s->auth, c, err) ||
+        bind_listener(s, err)) {
         uv_walk(&s->loop, close_all, NULL);
         uv_run(&s->loop, UV_RUN_DEFAULT);
         server_close(s);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "config/descriptors.h"
 #include "config/err.h"
 #include "config/log.h"
 #include "server/conn.h"
@@ -242,7 +243,7 @@ bool room_for_spare(struct conn *c)
 void room_take_spare(struct server *s)
 {
     if (s->room.spare < 0)
-        s->room.spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        s->room.spare = descriptor_nowhere(O_RDONLY | O_CLOEXEC);
 }
 
 void room_turn_away(struct conn *c)

@@ -7,6 +7,7 @@
 #include "config/cgroup.h"
 #include "config/clock.h"
 #include "config/cores.h"
+#include "config/exec_map.h"
 #include "config/log.h"
 #include "config/safe_path.h"
 #include "engine/sandbox.h"
@@ -323,6 +324,11 @@ void specializer_setup(struct specializer *s)
     if (safe_folder_make(s->keys.object_dir, &err) != 0 ||
         safe_folder_make(s->keys.kernel_dir, &err) != 0) {
         log_error("specializer", "%s: nothing is searched for", err.msg);
+        s->has_compiler = false;
+    } else if (target_of(machine->kind)->objects_mapped &&
+               exec_map_folder(s->keys.object_dir, &err) != 0) {
+        log_error("specializer", "%s: nothing is searched for, and no stored kernel comes back",
+                  err.msg);
         s->has_compiler = false;
     } else if (kernel_sources_write(s->keys.kernel_dir, &err) != 0) { /* a full disk, say */
         log_error("specializer", "%s: nothing is built until that can be done", err.msg);

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "config/err.h"
+#include "config/exec_map.h"
 #include "engine/cpu/backend_private.h"
 #include "engine/cpu/pack.h"
 #include "engine/cpu/sizes.h"
@@ -273,7 +274,8 @@ struct kernel *backend_load(struct backend *b, const struct kernel_object *o, st
     l->handle = dlopen(o->path, RTLD_NOW | RTLD_LOCAL);
     if (!l->handle) {
         const char *why = dlerror(); /* begins with the path */
-        err_set(e, "%s", why ? why : o->path);
+        if (exec_map_file(o->path, e) == 0)
+            err_set(e, "%s", why ? why : o->path);
         free(l);
         return NULL;
     }

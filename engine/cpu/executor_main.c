@@ -16,9 +16,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "config/descriptors.h"
 #include "config/process.h"
 #include "engine/cpu/executor_private.h"
 #include "engine/cpu/sizes.h"
@@ -340,7 +340,7 @@ int executor_main(int argc, char **argv)
     prepare(&w);
     fault_stack();
     fault_catch(on_fault);
-    syscall(SYS_close_range, 0U, ~0U, 0U);
+    descriptors_close_from(0);
     if (!sandbox_enter((struct sandbox){.fd = -1}))
         refuse("cannot be sealed in: this machine or build has no seccomp");
     pack(&w);

@@ -42,6 +42,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "config/exec_map.h"
 #include "config/watchdog.h"
 #include "engine/cpu/eager.h"
 #include "engine/cpu/sizes.h"
@@ -212,7 +213,7 @@ static int prepare(const struct candidate_run *run, const struct prompts *p,
     void *handle = dlopen(run->object, RTLD_NOW | RTLD_LOCAL);
     *k = handle ? dlsym(handle, "whet_kernel") : NULL;
     if (!*k)
-        return err_set(err, "does not load");
+        return !handle && exec_map_file(run->object, err) != 0 ? -1 : err_set(err, "does not load");
     int rc = sizes_ask(*k, run->model, run->formats, p->sequences * p->length, 1, run->pack_most,
                        run->must_seal, sizes, err);
     return rc ? rc : room_for("", sizes->packed_total + sizes->scratch, run->must_seal, err);

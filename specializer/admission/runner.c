@@ -136,7 +136,7 @@ struct runner *runner_open(const struct runner_options *o, struct err *err)
     int rc = r->pid < 0 ? err_outside(err, "runner: %s", strerror(errno))
                         : await(r, 1, o->watchdog_s, err);
     if (rc == 0 && report->problem[0])
-        rc = err_set(err, "%.199s", report->problem);
+        rc = (report->outside ? err_outside : err_set)(err, "%.199s", report->problem);
     if (rc != 0) {
         runner_close(r);
         return NULL;

@@ -28,6 +28,8 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "config/descriptors.h"
+#include "config/exec_map.h"
 #include "engine/fault.h"
 #include "engine/sandbox.h"
 #include "specializer/admission/runner_private.h"
@@ -259,6 +261,13 @@ static void problem(const char *text)
     snprintf(my_report->problem, sizeof my_report->problem, "%s", text);
 }
 
+/* Another day, or on another machine, it may be well. */
+static void problem_outside(const char *text)
+{
+    problem(text);
+    my_report->outside = true;
+}
+
 /* Scratch lies against the end of the arena, where the wall is; the words before it are a band. */
 static void run_call(const struct runner_options *o, struct crew *c, const struct runner_call *call)
 {
@@ -322,6 +331,11 @@ static const struct cpu_kernel *load(const struct runner_options *o)
     const struct cpu_kernel *k = handle ? dlsym(handle, "whet_kernel") : NULL;
     if (!k) {
         const char *why = dlerror();
+        struct err may_not;
+        if (!handle && exec_map_file(o->object, &may_not) != 0) {
+            problem_outside(may_not.msg);
+            return NULL;
+        }
         snprintf(my_report->problem, sizeof my_report->problem, "does not load: %.150s",
                  why ? why : "whet_kernel is null");
         return NULL;
@@ -362,11 +376,11 @@ static void ask_packed_bytes(const struct runner_options *o, const struct cpu_ke
 /* Files 0 to 2 become /dev/null, 3 the socket, all others are closed. */
 static int only_socket(int socket)
 {
-    int null = open("/dev/null", O_RDWR), high = fcntl(socket, F_DUPFD, 10);
+    int null = descriptor_nowhere(O_RDWR), high = fcntl(socket, F_DUPFD, 10);
     for (int fd = 0; fd < 3; fd++)
         dup2(null, fd);
     dup2(high, 3);
-    syscall(SYS_close_range, 4U, ~0U, 0U);
+    descriptors_close_from(4);
     return 3;
 }
 
@@ -389,11 +403,11 @@ void runner_child(const struct runner_options *o, struct report *report, int soc
     allow_tiles();
     crew.kernel = load(o);
     if (crew.kernel && crew_open(&crew, o->team_max) != 0)
-        problem("no threads for the team");
+        problem_outside("no threads for the team");
     interrupt_open(&crew);
     report->sealed = sandbox_enter((struct sandbox){.fd = socket, .timer = true});
     if (!report->sealed && o->must_seal) {
-        problem("cannot be sealed in: this machine or build has no seccomp");
+        problem_outside("cannot be sealed in: this machine or build has no seccomp");
         crew.kernel = NULL;
     }
     if (crew.kernel)

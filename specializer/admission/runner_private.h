@@ -21,6 +21,7 @@ struct command {
 struct report {
     struct runner_facts facts;
     char problem[200]; /* why it could not be loaded, or a rule broken in a call */
+    bool outside;      /* the problem at the start is this machine's, not the kernel's */
     bool sealed;
     int64_t answer;
     _Atomic int faults;

@@ -65,7 +65,10 @@ static bool tool_says_so(const char *line, size_t n)
 {
     static const char *const words[] = {no_room, "Killed signal terminated program",
                                         "terminated with signal 9",
-                                        "unable to execute command: Killed"};
+                                        "unable to execute command: Killed",
+                                        /* no process for a part of the compiler */
+                                        "fork: Resource temporarily unavailable",
+                                        "posix_spawn failed: Resource temporarily unavailable"};
     const char *colon = memmem(line, n, ": ", 2);
     if (!colon ||
         !(is_tool(line, (size_t)(colon - line)) || is_assembly(line, (size_t)(colon - line))))

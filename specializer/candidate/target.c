@@ -11,6 +11,7 @@ static const struct target targets[] = {
                      .imported = "imported/cpu",
                      .peak = "f32_gflop_s",
                      .compiler_setting = "compiler",
+                     .objects_mapped = true,
                      .texts_sealed = true,
                      .known_by_distance = true,
                      .texts_may_be_bit_equal = true,

@@ -32,6 +32,7 @@ struct target {
     /* Texts of a language model: run sealed or not at all; beside all requests' data; where eager's
      * order of sums is one that a text can be told. */
     bool texts_sealed, texts_beside_requests, texts_may_be_bit_equal;
+    bool objects_mapped; /* objects are code of processes here: their folder must allow that */
     bool compiler_counts_registers; /* its words say what a kernel takes */
 
     /* Probes: in a process that stays and waits for turns on the device, or in one each whose

@@ -168,6 +168,22 @@ def test_folder_of_objects_that_is_a_link_is_not_followed(start, store, tmp_path
     assert not list(elsewhere.iterdir())
 
 
+def test_where_no_code_may_be_run_no_kernel_is_refused_for_it(start, store, tmp_path):
+    """A noexec mount, in a namespace of the server's own."""
+    alone = ["unshare", "--map-root-user", "--mount", "sh", "-ec"]
+    mount = f'mount -t tmpfs -o noexec,mode=0700 none "{tmp_path}"; '
+    if subprocess.run([*alone, mount], capture_output=True).returncode != 0:
+        pytest.skip("no mounts in a namespace of its own here")
+    s = start("--store", store, "--specializer-enabled=true", prefix=[*alone, mount + 'exec "$@"', "sh"])
+    s.wait_text("; store ")
+    assert re.search(r"error specializer: code in \S+store.db.objects cannot be run: .*noexec.*: "
+                     "nothing is searched for", s.text()), s.text()
+    for _ in range(4):
+        s.complete("Once upon a time", max_tokens=32)
+    assert s.metric("whet_specializer_compiler_available") == 0
+    assert s.metric("whet_specializer_refusals_total") == 0
+
+
 def test_server_without_a_descriptor_left_serves_on_and_blames_no_kernel(start, store):
     server = start("--store", store, "--specializer-enabled=true")
     with requests.Session() as line:  # one connection, there before the descriptors are gone

@@ -80,6 +80,40 @@ static void a_long_message_ends_between_characters(void **state)
     assert_int_equal(strspn(got + whole, " "), strlen(got + whole));
 }
 
+/* A reader that is stuck: SIGALRM ends the test where a line waits for it. */
+static void nobody_waits_for_a_reader_of_the_log(void **state)
+{
+    (void)state;
+    enum { LINES = 3000 };
+    static char text[1 << 20];
+    int ends[2], stderr_was = dup(STDERR_FILENO), written = 0, gaps = 0, missing = 0;
+    assert_int_equal(pipe(ends), 0);
+    dup2(ends[1], STDERR_FILENO);
+    alarm(60);
+    for (int i = 0; i < LINES; i++)
+        log_info("here", "line %d of many that fill the pipe after some time", i);
+    ssize_t n = read(ends[0], text, sizeof text - 1); /* it goes on */
+    log_info("here", "the last one");
+    dup2(stderr_was, STDERR_FILENO);
+    alarm(0);
+    close(stderr_was);
+    close(ends[1]);
+    assert_true(n > 0);
+    ssize_t more = read(ends[0], text + n, sizeof text - 1 - (size_t)n);
+    close(ends[0]);
+    assert_true(more > 0);
+    text[n + more] = 0;
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        const char *gap = strstr(line, " warn  log: ");
+        written += strstr(line, "here: line ") != NULL;
+        gaps += gap && sscanf(gap, " warn log: %d lines are missing here", &missing) == 1;
+        assert_true(gap || strstr(line, "here: "));
+    }
+    assert_int_equal(gaps, 1);
+    assert_true(written > 100 && missing > 100);
+    assert_int_equal(written + missing, LINES); /* and what is missing is counted */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -87,6 +121,7 @@ int main(void)
         cmocka_unit_test(what_steers_a_terminal_is_blank),
         cmocka_unit_test(bytes_that_are_no_text_are_blank),
         cmocka_unit_test(a_long_message_ends_between_characters),
+        cmocka_unit_test(nobody_waits_for_a_reader_of_the_log),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

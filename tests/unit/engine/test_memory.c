@@ -5,7 +5,10 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "config/safe_path.h"
 #include "engine/memory.h"
@@ -53,6 +56,51 @@ static void the_smaller_of_machine_and_group_decides(void **state)
     safe_folder_remove(root);
 }
 
+/* 0 if a limit of 2 GiB is what decides, not the machine's 16 GiB: in a process of its own. */
+static int limited(int resource, const char *name)
+{
+    char why[200];
+    struct rlimit r;
+    const int64_t mib = 1 << 20;
+    if (getrlimit(resource, &r) != 0)
+        return 1;
+    r.rlim_cur = (rlim_t)(2048 * mib);
+    if (setrlimit(resource, &r) != 0)
+        return 2;
+    int64_t left = memory_available_in(root, why, sizeof why);
+    if (left != 2038 * mib || !strstr(why, name) || !strstr(why, " is 2048 MiB"))
+        return 3;
+    put("proc/self/status", "VmPeak:\t 1 kB\nVmSize:\t 9999999 kB\nVmData:\t 9999999 kB\n");
+    return memory_available_in(root, why, sizeof why) == 1 ? 0 : 4;
+}
+
+static void what_the_process_may_have_decides_where_it_is_less(void **state)
+{
+    static const struct {
+        int resource;
+        const char *name;
+    } limits[] = {{RLIMIT_AS, "RLIMIT_AS"}, {RLIMIT_DATA, "RLIMIT_DATA"}};
+    (void)state;
+    if (SANITIZED)
+        skip(); /* its own memory is beyond any limit */
+    strcpy(root, "/tmp/whet-memory-XXXXXX");
+    assert_non_null(mkdtemp(root));
+    folder("proc");
+    folder("proc/self");
+    put("proc/meminfo", "MemAvailable:    16777216 kB\n");
+    for (size_t i = 0; i < 2; i++) {
+        int status;
+        put("proc/self/status", "VmPeak:\t 1 kB\nVmSize:\t 10240 kB\nVmData:\t 10240 kB\n");
+        pid_t pid = fork();
+        if (pid == 0)
+            _exit(limited(limits[i].resource, limits[i].name));
+        assert_true(pid > 0 && waitpid(pid, &status, 0) == pid);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 0);
+    }
+    safe_folder_remove(root);
+}
+
 static void this_process_has_some(void **state)
 {
     (void)state;
@@ -84,6 +132,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_smaller_of_machine_and_group_decides),
+        cmocka_unit_test(what_the_process_may_have_decides_where_it_is_less),
         cmocka_unit_test(this_process_has_some),
         cmocka_unit_test(a_quarter_is_taken_by_all_processes_together),
         cmocka_unit_test(pages_are_those_asked_for_as_long_as_there_is_memory),

@@ -187,6 +187,10 @@ static void build_knows_what_hinders_a_compiler(void **state)
         "collect2: fatal error: ld terminated with signal 9 [Killed]\n",
         "/usr/bin/x86_64-linux-gnu-gcc-12: fatal error: Killed signal terminated program as\n",
         "clang-14: error: unable to execute command: Killed\n",
+        "gcc: fatal error: cannot execute '/usr/lib/cc1': vfork: Resource temporarily "
+        "unavailable\ncompilation terminated.\n",
+        "clang: error: unable to execute command: posix_spawn failed: Resource temporarily "
+        "unavailable\n",
         "LLVM ERROR: IO failure on output stream: No space left on device\n",
         "error: unable to open output file 'k.so': 'No space left on device'\n",
         "/x/k.so.1-0.tmp.d/ccA.s: Assembler messages:\n/x/k.so.1-0.tmp.d/ccA.s: Fatal error: can't "
