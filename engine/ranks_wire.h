@@ -12,7 +12,7 @@
 
 #include "engine/backend.h"
 
-enum { WIRE_VERSION = 6, WIRE_TEXT = 400, KERNEL_BYTES_MOST = 64 << 20, TIMED_MOST = 1024 };
+enum { WIRE_VERSION = 7, WIRE_TEXT = 400, KERNEL_BYTES_MOST = 64 << 20, TIMED_MOST = 1024 };
 
 /* LINK_JOIN. Texts end with a NUL. */
 struct wire_join {
