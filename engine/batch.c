@@ -129,3 +129,20 @@ void batch_refresh(struct batch *b)
         }
     }
 }
+
+/* In a step with candidates nobody else is suspected, as in one that fails. A text of a CPU runs in
+ * another process. */
+void batch_inside(struct crash_kernels *out, struct dispatch *d, const struct backend_ops *ops,
+                  const struct step *s, const struct overrides *trial)
+{
+    out->n = 0;
+    for (int i = 0; trial && i < trial->n; i++)
+        out->of[out->n++] = trial->of[i].kernel;
+    for (int p = 0; !trial && p < STEP_PLACES && out->n < CRASH_KERNELS; p++) {
+        int32_t m = region_m(place_region(p), s->m, s->rows);
+        const struct slot *slot = dispatch_slot_of_place(d, p, m, s->context);
+        const struct kernel *k = slot ? slot_kernel(slot) : NULL;
+        if (k && k->origin != ORIGIN_EAGER && k->m_max >= m && (k->cpu || ops->step_start))
+            out->of[out->n++] = k;
+    }
+}

@@ -38,6 +38,10 @@ void batch_close(struct batch *b);
 
 /* Makes `step` from `schedule` and the sequences' tokens and pages as they are now. */
 void batch_fill(struct batch *b);
+/* The kernels that may end the process, or lose the device, in a step: `trial`'s where it has some,
+ * else those in its slots. What runs in another process, and eager, are not among them. */
+void batch_inside(struct crash_kernels *out, struct dispatch *d, const struct backend_ops *ops,
+                  const struct step *s, const struct overrides *trial);
 /* Before a step under way lands: the history of each row as it is by then. */
 void batch_refresh(struct batch *b);
 

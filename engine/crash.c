@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "config/err.h"
@@ -28,6 +30,8 @@ static struct {
     char *path;
     _Atomic int fd;
     struct page page; /* filled by a handler, or by the engine thread */
+    char head[CRASH_HEAD];
+    size_t head_n; /* above 0: fd is a socket */
     _Atomic bool noted;
     struct sigaction before[NSIG];
 } crash = {.fd = -1};
@@ -82,11 +86,20 @@ static void add(struct crash_record *r, const struct kernel *k)
         memcpy(r->kernel[r->n++], k->id, sizeof *r->kernel);
 }
 
+/* At once or not at all: a process that dies waits for nobody. */
+static ssize_t send_record(void)
+{
+    struct iovec part[2] = {{crash.head, crash.head_n},
+                            {&crash.page.record, sizeof crash.page.record}};
+    struct msghdr m = {.msg_iov = part, .msg_iovlen = 2};
+    return sendmsg(crash.fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 static void save(void)
 {
     memcpy(crash.page.magic, magic, sizeof magic);
     if (crash.fd >= 0 &&
-        pwrite(crash.fd, &crash.page, sizeof crash.page, 0) != (ssize_t)sizeof crash.page)
+        (crash.head_n ? send_record() : pwrite(crash.fd, &crash.page, sizeof crash.page, 0)) < 0)
         return; /* the place was made before; nobody is left who could do more */
 }
 
@@ -169,6 +182,15 @@ void crash_device(const struct crash_kernels *step, const char *what)
     save();
 }
 
+void crash_of_rank(const struct crash_record *r, int32_t rank)
+{
+    if (atomic_exchange(&crash.noted, true))
+        return;
+    crash.page.record = *r;
+    snprintf(crash.page.record.what, sizeof r->what, "%.140s on rank %d", r->what, rank);
+    save();
+}
+
 /* ---- the file ------------------------------------------------------------------------------- */
 
 static void catch_faults(void)
@@ -177,10 +199,19 @@ static void catch_faults(void)
     fault_catch(on_fault);
 }
 
+static void begin(int fd)
+{
+    memset(&crash.page, 0, sizeof crash.page);
+    atomic_store(&crash.noted, false);
+    crash.fd = fd;
+    catch_faults();
+}
+
 int crash_open(const char *path, struct err *err)
 {
     if (crash.fd >= 0)
-        return err_set(err, "%.300s: crashes are noted in %.100s already", path, crash.path);
+        return err_set(err, "%.300s: crashes are noted in %.100s already", path,
+                       crash.path ? crash.path : "rank 0");
     FILE *f = safe_create(path);
     int fd = f ? fcntl(fileno(f), F_DUPFD_CLOEXEC, 3) : -1;
     int failed = fd < 0 ? errno : posix_fallocate(fd, 0, sizeof crash.page);
@@ -192,11 +223,18 @@ int crash_open(const char *path, struct err *err)
         unlink(path);
         return err_set(err, "%.300s: %s", path, strerror(failed));
     }
-    memset(&crash.page, 0, sizeof crash.page);
-    atomic_store(&crash.noted, false);
     crash.path = xstrdup(path);
-    crash.fd = fd;
-    catch_faults();
+    begin(fd);
+    return 0;
+}
+
+int crash_send(int fd, const void *head, size_t n, struct err *err)
+{
+    if (crash.fd >= 0 || n < 1 || n > sizeof crash.head)
+        return err_set(err, "crashes are noted already, or behind %zu bytes", n);
+    memcpy(crash.head, head, n);
+    crash.head_n = n;
+    begin(fd);
     return 0;
 }
 
@@ -205,19 +243,20 @@ void crash_close(void)
     if (crash.fd < 0)
         return;
     fault_each(NULL, crash.before);
-    if (!atomic_load(&crash.noted) || crash.page.record.n == 0)
+    if (crash.path && (!atomic_load(&crash.noted) || crash.page.record.n == 0))
         unlink(crash.path);
-    close(crash.fd);
+    if (crash.path)
+        close(crash.fd);
     crash.fd = -1;
+    crash.head_n = 0;
     free(crash.path);
     crash.path = NULL;
 }
 
 /* What a program that is no longer this one wrote is looked at before it is believed. */
-static bool sound(struct page *p)
+bool crash_sound(struct crash_record *r)
 {
-    struct crash_record *r = &p->record;
-    if (memcmp(p->magic, magic, sizeof magic) != 0 || r->n < 1 || r->n > CRASH_KERNELS)
+    if (r->n < 1 || r->n > CRASH_KERNELS)
         return false;
     r->what[sizeof r->what - 1] = 0;
     r->inside = r->inside && r->n == 1;
@@ -234,7 +273,7 @@ int crash_read(const char *path, struct crash_record *out)
         return 0;
     bool whole = read(fd, &p, sizeof p) == (ssize_t)sizeof p;
     close(fd);
-    if (!whole || !sound(&p))
+    if (!whole || memcmp(p.magic, magic, sizeof magic) != 0 || !crash_sound(&p.record))
         return 0;
     *out = p.record;
     return 1;

@@ -6,6 +6,9 @@
  * therefore written down: by a handler of its signals, into a file that was opened and given its
  * place on the disk before. The next process that has the file reads it (specializer/blame.c).
  *
+ * Another rank of a model (ranks.h) has no store: it tells rank 0, which is still there, and notes
+ * it in its own file.
+ *
  * Only threads that compute steps (crash_thread()) say anything of kernels: a fault on another, a
  * signal that somebody sent and SIGKILL, which nobody handles, leave the record empty.
  */
@@ -32,8 +35,17 @@ struct crash_record {
 /* From now on a fault of this process leaves a record in a new file at `path`, in a folder that
  * passed safe_folder(), and then ends it as it would have. One at a time. 0 or -1. */
 int crash_open(const char *path, struct err *err);
-/* No longer. The file goes, unless there is a record in it. */
+/* The same for another rank, instead: the record is sent to the socket `fd`, behind the `n` bytes
+ * of `head`, CRASH_HEAD at most. Of what other threads send there it waits for nothing. 0 or -1. */
+enum { CRASH_HEAD = 32 };
+int crash_send(int fd, const void *head, size_t n, struct err *err);
+/* No longer. A file goes, unless there is a record in it; a socket stays open. */
 void crash_close(void);
+/* Rank 0, any thread: another rank died and sent this, which crash_sound() has looked over. It is
+ * noted as a fault of this process would be, the first one alone. */
+void crash_of_rank(const struct crash_record *r, int32_t rank);
+/* False: no record, whatever it is; else it can be read as one. */
+bool crash_sound(struct crash_record *r);
 /* What an earlier process left at `path`: 1 and the record, or 0 if there is none. */
 int crash_read(const char *path, struct crash_record *out);
 

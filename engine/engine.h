@@ -171,6 +171,10 @@ void engine_cancel(struct engine *e, uint64_t id);
 enum submit_result engine_room(struct engine *e, uint64_t client,
                                const struct request_limits *limits, struct err *err);
 
+/* What to tell whoever was refused with SUBMIT_FULL, or displaced: seconds until the requests that
+ * wait now will have begun, by how fast others ended lately; 1 to 60 (drain.h). Any thread. */
+int32_t engine_retry_s(struct engine *e);
+
 /* Requests not yet ended. */
 int32_t engine_active(const struct engine *e);
 /* Seconds since the engine thread last made progress while it had work, was lent to the specializer

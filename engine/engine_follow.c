@@ -22,7 +22,9 @@ struct follower {
     struct dispatch *dispatch;
     struct loader *loader;
     struct wire_limits limits;
-    struct ranks_order order[2];      /* of the next step and of the one before it */
+    struct ranks_order order[2];      /* of the next step and of the one before it, */
+    struct crash_kernels inside[2];   /* what may end this process in it, */
+    struct step_report report[2];     /* and what became of it */
     const struct ranks_order *flying; /* of the step under way; NULL: there is none */
 };
 
@@ -105,12 +107,21 @@ static int follow_table(struct follower *f, const struct wire_table *t, struct e
     return 0;
 }
 
+/* A step that lost the device by what a kernel did there is told of like a fault. */
+static int failed(const struct follower *f, const struct ranks_order *o, int rc,
+                  const struct err *err)
+{
+    if (rc == STEP_LOST && f->report[o - f->order].fault)
+        crash_device(&f->inside[o - f->order], err->msg);
+    return rc;
+}
+
 /* The step under way is over. */
 static int follow_land(struct follower *f, struct err *err)
 {
     const struct ranks_order *o = f->flying;
     f->flying = NULL;
-    if (o && f->ops->step_wait && f->ops->step_wait(f->backend, &o->step, err))
+    if (o && f->ops->step_wait && failed(f, o, f->ops->step_wait(f->backend, &o->step, err), err))
         return -1;
     if (o && o->table.changes)
         ranks_ran_with(f->ranks, &o->table);
@@ -136,10 +147,16 @@ static int follow_step(struct follower *f, struct ranks_order *o, struct err *er
         o->step.trial = &beside; /* backends that have trials run whole steps */
     }
     const struct overrides one = {1, {{slot, trial}}}, *of = trial ? &one : NULL;
+    struct crash_kernels *inside = &f->inside[o - f->order];
+    batch_inside(inside, f->dispatch, f->ops, &o->step, of);
+    o->step.report = &f->report[o - f->order];
+    *o->step.report = (struct step_report){0};
+    crash_step(inside);
     int rc = f->ops->step_start ? f->ops->step_start(f->backend, &o->step, of, err)
                                 : f->ops->step(f->backend, &o->step, of, err);
+    crash_step(NULL);
     o->step.trial = NULL;
-    if (rc < 0 || follow_land(f, err))
+    if (failed(f, o, rc, err) < 0 || follow_land(f, err))
         return -1;
     f->flying = o;
     return f->ops->step_start ? 0 : follow_land(f, err);
@@ -202,7 +219,9 @@ static int follow(struct follower *f, const struct rank_place *place, struct err
     f->ops = engine_choose_backend(f->options->backend, err);
     f->model =
         f->ops ? engine_ranks_open_part(f->options->model, f->ranks, false, NULL, NULL, err) : NULL;
-    if (f->model && follower_backend(f, err) == 0 && ranks_begin(f->ranks, err) == 0) {
+    if (f->model && follower_backend(f, err) == 0 && ranks_note_crashes(f->ranks, err) == 0 &&
+        ranks_begin(f->ranks, err) == 0) {
+        crash_thread();
         log_info("engine", "rank %d of %d is ready", place->rank, place->world);
         /* Whoever stops all ranks at once means rank 0's drain first; its end is this one's. */
         signal(SIGTERM, SIG_IGN);
@@ -210,6 +229,7 @@ static int follow(struct follower *f, const struct rank_place *place, struct err
         if (f->ops->settle)
             f->ops->settle(f->backend);
         rc = follow_orders(f, err);
+        crash_thread_end();
     }
     if (rc)
         ranks_give_up(f->ranks, err->msg);

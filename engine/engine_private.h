@@ -12,6 +12,7 @@
 #include "config/metrics.h"
 #include "engine/backlog.h"
 #include "engine/batch.h"
+#include "engine/drain.h"
 #include "engine/history.h"
 #include "engine/latency.h"
 #include "engine/ranks.h"
@@ -126,6 +127,7 @@ struct engine {
     uint64_t *cancel; /* ids */
     int32_t cancels, cancels_size;
     struct backlog backlog;
+    struct drain drain;
     struct backlog_group **displace; /* answers that are to end, if they have not begun */
     int32_t displaces, displaces_size;
     uint64_t next_id;

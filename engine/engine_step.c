@@ -222,27 +222,10 @@ static bool plan(struct engine *e, struct batch *b)
     return true;
 }
 
-/* What may end the process, or lose the device, in this step. In a step with candidates nobody else
- * is suspected, as in one that fails. A text of a CPU runs in another process. */
-static void note_inside(struct engine *e, struct batch *b)
-{
-    const struct step *s = &b->step;
-    b->inside.n = 0;
-    for (int i = 0; b->trial && i < b->trial->n; i++)
-        b->inside.of[b->inside.n++] = b->trial->of[i].kernel;
-    for (int p = 0; !b->trial && p < STEP_PLACES && b->inside.n < CRASH_KERNELS; p++) {
-        int32_t m = region_m(place_region(p), s->m, s->rows);
-        const struct slot *slot = dispatch_slot_of_place(e->dispatch, p, m, s->context);
-        const struct kernel *k = slot ? slot_kernel(slot) : NULL;
-        if (k && k->origin != ORIGIN_EAGER && k->m_max >= m && (k->cpu || e->ops->step_start))
-            b->inside.of[b->inside.n++] = k;
-    }
-}
-
 static int run(struct engine *e, struct batch *b, struct err *err)
 {
     const struct step *s = &b->step;
-    note_inside(e, b);
+    batch_inside(&b->inside, e->dispatch, e->ops, s, b->trial);
     crash_step(&b->inside);
     int rc = e->ranks ? engine_ranks_step(e, s, b->trial, err)
                       : (e->ops->step_start ? e->ops->step_start : e->ops->step)(e->backend, s,

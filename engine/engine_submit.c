@@ -94,6 +94,15 @@ enum submit_result engine_room(struct engine *e, uint64_t client,
     return result;
 }
 
+int32_t engine_retry_s(struct engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    int32_t waiting = e->backlog.waiting - e->backlog.displacing;
+    int32_t s = drain_wait_s(&e->drain, waiting, clock_ns());
+    pthread_mutex_unlock(&e->lock);
+    return s;
+}
+
 int32_t engine_active(const struct engine *e)
 {
     return atomic_load(&e->active);
@@ -138,6 +147,12 @@ static void add_displaced(struct engine *e, struct backlog_group *group)
     e->displace[e->displaces++] = group;
 }
 
+/* Under the lock, when requests have come or gone. */
+static void note_full(struct engine *e, int64_t now)
+{
+    drain_full(&e->drain, e->backlog.active >= e->backlog.max_batch, now);
+}
+
 /* Into the inbox. Under the lock; the backlog has counted it. */
 static void enqueue(struct engine *e, struct sequence *seq)
 {
@@ -170,6 +185,7 @@ static enum submit_result enqueue_all(struct engine *e, struct sequence **seq, i
             backlog_enter(&e->backlog, seq[0]->client, limits, seq[0]->group, n, &displaced, err);
     if (displaced)
         add_displaced(e, displaced);
+    note_full(e, now);
     for (int32_t i = 0; i < n && result == SUBMIT_OK; i++) {
         seq[i]->submit_ns = now;
         if (id)
@@ -253,8 +269,12 @@ void engine_started(struct engine *e, struct sequence *const *seq, int32_t n)
 void engine_finish(struct engine *e, struct sequence *seq, enum finish why, const char *error)
 {
     scheduler_remove(e->scheduler, seq);
+    int64_t now = clock_ns();
     pthread_mutex_lock(&e->lock);
+    if (seq->admitted)
+        drain_ended(&e->drain, now);
     backlog_leave(&e->backlog, seq->group, !seq->admitted);
+    note_full(e, now);
     bool last = seq->group->active == 0 && !seq->group->listed;
     pthread_mutex_unlock(&e->lock);
     if (last)

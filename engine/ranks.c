@@ -14,6 +14,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "engine/crash.h"
 #include "engine/ranks_private.h"
 
 enum { POLL_US = 2000 };
@@ -359,6 +360,14 @@ void ranks_give_up(struct ranks *r, const char *why)
     ranks_tell_first(r, LINK_LOST, why, n < WIRE_TEXT ? n : WIRE_TEXT, NULL);
 }
 
+int ranks_note_crashes(struct ranks *r, struct err *err)
+{
+    char head[LINK_HEAD];
+    link_head(LINK_CRASH, sizeof(struct crash_record), head);
+    r->notes_crashes = crash_send(r->peer[0].fd, head, sizeof head, err) == 0;
+    return r->notes_crashes ? 0 : -1;
+}
+
 /* ---- the end -------------------------------------------------------------------------------- */
 
 /* Sends the last message of rank 0 to another rank. */
@@ -375,6 +384,8 @@ void ranks_close(struct ranks *r)
 {
     if (!r)
         return;
+    if (r->notes_crashes)
+        crash_close();
     if (r->watching) {
         atomic_store(&r->stop, true);
         pthread_join(r->watcher, NULL);

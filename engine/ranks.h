@@ -116,6 +116,9 @@ void ranks_broken(struct ranks *r, int32_t number, const char *why);
 void ranks_ran_with(struct ranks *r, const struct wire_table *t);
 /* Another rank: tells rank 0 why it cannot go on; its own collective is over. */
 void ranks_give_up(struct ranks *r, const char *why);
+/* Another rank, on its way to the first step: a fault of this process is told to rank 0 from now on
+ * until ranks_close(), which notes it in its own crash record (crash.h). 0 or -1. */
+int ranks_note_crashes(struct ranks *r, struct err *err);
 
 /* NULL, or why the world is over. Any thread. */
 const char *ranks_lost(struct ranks *r);

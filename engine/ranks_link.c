@@ -214,6 +214,13 @@ int link_connect(const char *host, int32_t port, int64_t until, struct err *err)
 
 /* ---- messages ------------------------------------------------------------------------------- */
 
+void link_head(enum link_kind kind, size_t n, char head[LINK_HEAD])
+{
+    struct frame f = {MAGIC, (uint32_t)kind, n};
+    _Static_assert(sizeof f == LINK_HEAD, "a frame without gaps");
+    memcpy(head, &f, sizeof f);
+}
+
 int link_send(int fd, enum link_kind kind, const void *data, size_t n, int64_t until,
               struct err *err)
 {

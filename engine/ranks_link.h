@@ -33,6 +33,7 @@ enum link_kind {
     LINK_PING,     /* rank 0: whoever is there says LINK_ALIVE */
     LINK_ALIVE,    /* and who starts says so unasked, while it gets on with it */
     LINK_WISH,     /* rank 0: it has its part too, and would open its backend so */
+    LINK_CRASH,    /* another rank dies of a fault (struct crash_record); its last message */
     LINK_KINDS
 };
 
@@ -53,6 +54,9 @@ int link_accept(int listener, int64_t until, char *who, size_t n, struct err *er
 /* Tries again until somebody listens there. */
 int link_connect(const char *host, int32_t port, int64_t until, struct err *err);
 
+/* The bytes that go before `n` bytes of this kind, for who sends them in a signal's handler. */
+enum { LINK_HEAD = 16 };
+void link_head(enum link_kind kind, size_t n, char head[LINK_HEAD]);
 int link_send(int fd, enum link_kind kind, const void *data, size_t n, int64_t until,
               struct err *err);
 /* Whether link_receive() with that `most` would return at once. LINK_WHOLE: it would; LINK_BEGUN:

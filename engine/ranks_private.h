@@ -22,6 +22,7 @@ struct peer {
     struct wire_part part;
     _Atomic bool has_part, ready;
     int64_t heard_ns; /* the watching thread's */
+    bool silent;      /* likewise: it has said its last */
 };
 
 /* Rank 0: what it knows of kernels on the others (ranks_kernels.c). Under `lock`. */
@@ -58,6 +59,7 @@ struct ranks {
 
     pthread_t watcher;
     bool watching;
+    bool notes_crashes;            /* another rank: ranks_note_crashes() */
     _Atomic bool began;            /* all were ready */
     _Atomic bool set_up;           /* rank 0: LINK_SET_UP was sent, or is about to be */
     _Atomic int64_t awaits_ns;     /* rank 0: since when it waits for what the others do next; 0:

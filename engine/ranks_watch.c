@@ -17,6 +17,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "engine/crash.h"
 #include "engine/ranks_private.h"
 
 enum { WATCH_MS = 50, GRACE_S = 10 };
@@ -42,30 +43,71 @@ static int heard_of_start(struct ranks *r, struct peer *p, const struct link_mes
     return 0;
 }
 
+/* A fault ends the rank: which kernels were at work is noted here, as of a fault of this process.
+ * True, with what it died of in place of what it sent. */
+static bool heard_of_crash(int32_t from, struct link_message *m)
+{
+    struct crash_record c;
+    if (m->kind != LINK_CRASH || m->n != sizeof c)
+        return false;
+    memcpy(&c, m->data, sizeof c);
+    if (!crash_sound(&c))
+        return false;
+    crash_of_rank(&c, from);
+    m->n = strlen(c.what);
+    memcpy(m->data, c.what, m->n + 1);
+    return true;
+}
+
+/* A message of that rank, or -1 with a message. */
+static int receive(struct ranks *r, int32_t from, struct link_message *m, struct err *err)
+{
+    const size_t most =
+        WIRE_TEXT > sizeof(struct crash_record) ? WIRE_TEXT : sizeof(struct crash_record);
+    return link_receive(r->peer[from].fd, most, clock_ns() + HELLO_NS, m, NULL, err);
+}
+
 static void heard(struct ranks *r, int32_t from)
 {
     struct peer *p = &r->peer[from];
     struct link_message m;
     struct err e = {""};
     char why[300];
-    int rc = link_receive(p->fd, WIRE_TEXT, clock_ns() + HELLO_NS, &m, NULL, &e);
+    int rc = receive(r, from, &m, &e);
     p->heard_ns = clock_ns();
     if (rc == 0 && (m.kind == LINK_ALIVE || heard_of_start(r, p, &m) == 0 ||
                     ranks_kernels_heard(r, from, &m) == 0)) {
         link_message_free(&m);
         return;
     }
+    bool crash = rc == 0 && heard_of_crash(from, &m), lost = rc == 0 && m.kind == LINK_LOST;
     snprintf(why, sizeof why, "rank %d (process %lld at %s) %s%.*s", from, (long long)p->join.pid,
              p->address,
-             rc                    ? "is gone: "
-             : m.kind == LINK_LOST ? "gave up: "
-                                   : "said something unexpected",
-             rc                    ? (int)sizeof e.msg
-             : m.kind == LINK_LOST ? (int)m.n
-                                   : 0,
+             rc      ? "is gone: "
+             : crash ? "is gone: it died of "
+             : lost  ? "gave up: "
+                     : "said something unexpected",
+             rc              ? (int)sizeof e.msg
+             : crash || lost ? (int)m.n
+                             : 0,
              rc ? e.msg : m.data);
     link_message_free(&m);
     ranks_lose(r, why);
+}
+
+/* The world may be found to be over, by a step that failed, before a rank's last message is read.
+ * Nothing else of them matters any more. */
+static void hear_last_words(struct ranks *r)
+{
+    struct link_message m;
+    for (int32_t i = 1; atomic_load(&r->lost) && i < r->options.place.world; i++)
+        while (!r->peer[i].silent &&
+               link_there(r->peer[i].fd, sizeof(struct crash_record)) == LINK_WHOLE) {
+            r->peer[i].silent = receive(r, i, &m, NULL) != 0;
+            if (!r->peer[i].silent)
+                heard_of_crash(i, &m);
+            link_message_free(&m);
+        }
 }
 
 /* On rank 0: reads messages of all other ranks, and notices a closed connection. */
@@ -213,6 +255,7 @@ static void *watch(void *arg)
     while (!atomic_load(&r->stop)) {
         if (r->options.place.rank == 0) {
             listen_to_all(r);
+            hear_last_words(r);
             look_at_silence(r);
         } else {
             look_at_leader(r, &looks);

@@ -18,6 +18,8 @@ void refusal_room(struct generation *g, enum submit_result result, const struct 
 {
     struct api_error e;
     bool own = result == SUBMIT_LIMITED;
+    if (!own)
+        g->x->retry_after = engine_retry_s(g->srv->engine);
     api_error_code(&e, 429, own ? "rate_limit_exceeded" : "queue_full", NULL, "%s; try again later",
                    err->msg);
     count_refusal(g, own ? REFUSED_REQUESTS : REFUSED_QUEUE);
@@ -75,6 +77,7 @@ void refusal_displaced(struct generation *g)
     api_error_code(&e, 429, "queue_full", NULL,
                    "the queue is full, and you have more requests waiting than others; try again "
                    "later");
+    g->x->retry_after = engine_retry_s(g->srv->engine);
     client_charge(g->client, -g->charged, clock_ns()); /* nothing was computed */
     count_refusal(g, REFUSED_DISPLACED);
     generation_fail(g, &e);

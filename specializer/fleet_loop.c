@@ -411,7 +411,7 @@ static void check_failed(struct specializer *s)
 {
     struct fleet_loop *t = &s->fleet_loop;
     char why[sizeof t->trial.c->reason];
-    memcpy(why, t->trial.c->reason, sizeof why);
+    memcpy(why, t->trial.c->reason, sizeof why); /* "probe: m=3: ..." */
     pthread_mutex_lock(&s->lock);
     if (t->slot_search->locked.active &&
         strcmp(t->slot_search->locked.active->key, t->suspect.key) == 0)

@@ -244,6 +244,31 @@ enum specializer_answer specializer_disable(struct specializer *s, const char *w
                   : answer_refuse(ANSWER_FAILED, text, "%s", err.msg);
 }
 
+/* A refused kernel begins its life again, with nothing held against it: what it was refused for may
+ * have been the machine's fault. What the store says of it goes the way that every kernel may go,
+ * over disabled. 0, also where there is none; -1 with a message. */
+static int allow_again(struct specializer *s, const char *key, const char *who, struct err *err)
+{
+    struct record r;
+    int found = store_get(s->store, key, &r, err);
+    if (found <= 0)
+        return found;
+    bool refused = r.state == LIFE_REFUSED, back = refused || r.state == LIFE_ROLLED_BACK;
+    bool forgive = back || record_deadly(&r);
+    r.evidence = (struct evidence){0};
+    r.rollbacks = 0;
+    r.reason[0] = 0;
+    int rc = 0;
+    if (refused)
+        rc = store_move(s->store, &r, LIFE_DISABLED, "to be allowed again", who, err);
+    if (rc == 0 && back)
+        rc = store_move(s->store, &r, LIFE_PROPOSED, "allowed again", who, err);
+    if (rc == 0 && forgive)
+        rc = store_forgive(s->store, key, err);
+    free(r.log);
+    return rc;
+}
+
 enum specializer_answer specializer_enable(struct specializer *s, const char *what, const char *who,
                                            char **text)
 {
@@ -257,6 +282,8 @@ enum specializer_answer specializer_enable(struct specializer *s, const char *wh
     int r = is_disabled_locked(s, what, what) ? store_enable(s->store, what, who, &err) : 0;
     if (r == 0)
         operators_read_locked(s);
+    if (r == 0)
+        r = allow_again(s, what, who, &err);
     for (int i = 0; i < s->slot_searches; i++)
         s->slot_search[i].locked.stale =
             true; /* points that were passed over may be proposed now */

@@ -196,7 +196,7 @@ static void add_pinned(struct list *l)
 
 /* ---- validation ---------------------------------------------------------------------------- */
 
-/* Leaves the slot to eager; the winner is rolled back in the store if it was the kernel's fault. */
+/* Leaves the slot to eager; a winner at fault is rolled back in the store, refused if wrong. */
 static void give_up(struct specializer *s, struct trial *t, bool fault)
 {
     struct err err;
@@ -205,7 +205,9 @@ static void give_up(struct specializer *s, struct trial *t, bool fault)
              c->reason);
     if (fault && c->state == LIFE_ACTIVE) {
         atomic_fetch_add(&s->counts.rolled_back[ROLLBACK_RESTORE], 1);
-        if (life_move(s->store, c, LIFE_ROLLED_BACK, c->reason, NULL, &err) != 0)
+        if (life_move(s->store, c, LIFE_ROLLED_BACK, c->reason, NULL, &err) != 0 ||
+            (c->evidence.refusal.cause == CAUSE_ERROR &&
+             life_move(s->store, c, LIFE_REFUSED, c->reason, NULL, &err) != 0))
             log_error("specializer", "%s", err.msg);
         pthread_mutex_lock(&s->lock);
         why_note_locked(t->slot_search, LIFE_ROLLED_BACK, c);

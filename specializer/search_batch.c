@@ -50,6 +50,9 @@ static int admit_known(struct specializer *s, struct candidate *c, const struct 
                        struct err *err)
 {
     candidate_recall(c, row);
+    if (c->state == LIFE_ROLLED_BACK && c->evidence.refusal.cause == CAUSE_AUDIT)
+        life_move(s->store, c, LIFE_REFUSED, "found wrong while it served", NULL,
+                  err); /* the process ended between the two moves */
     const struct slot_search *p = slot_search_find(s, c->slot->name);
     const bool again = c->evidence.lost.n > 0, fresh = c->state == LIFE_PROPOSED;
     bool may = !record_deadly(row) && (!again || retrial_allowed(s, p, &c->evidence.lost)) &&

@@ -53,6 +53,7 @@ enum specializer_answer specializer_unpin(struct specializer *s, const char *slo
                                           char **text);
 enum specializer_answer specializer_disable(struct specializer *s, const char *kernel,
                                             const char *reason, const char *who, char **text);
+/* Allows it again: one that was refused, rolled back or blamed for crashes begins its life anew. */
 enum specializer_answer specializer_enable(struct specializer *s, const char *kernel,
                                            const char *who, char **text);
 /* `from` (or NULL): the kernel that must go; if it is not there any more nothing is done. */

@@ -172,6 +172,19 @@ int swap_in(struct specializer *s, struct slot_search *p, struct candidate *c, c
     return r;
 }
 
+/* What was slow, or broke, may have met a bad moment, and is looked at once more. What live steps
+ * found wrong has passed every check and would pass them again: those cannot see what is wrong with
+ * it, so it does not serve a second time. */
+static void refuse_for_good(struct specializer *s, struct candidate *c, enum rollback kind)
+{
+    struct err err;
+    const char *why = kind == ROLLBACK_AUDIT ? "found wrong while it served"
+                      : c->rollbacks >= 2    ? "rolled back twice"
+                                             : NULL;
+    if (why && life_move(s->store, c, LIFE_REFUSED, why, NULL, &err) != 0)
+        log_error("specializer", "%s", err.msg);
+}
+
 void swap_out_locked(struct specializer *s, struct slot_search *p, enum life to, enum rollback kind,
                      const char *why, const char *who)
 {
@@ -181,15 +194,17 @@ void swap_out_locked(struct specializer *s, struct slot_search *p, enum life to,
         if (kind != ROLLBACK_DRIFT)
             dispatch_distrust(s->env.dispatch);
         p->locked.stale = true; /* the search of the slot begins anew */
-        candidate_withdrawn(old, "%s", why);
+        if (kind == ROLLBACK_AUDIT)
+            candidate_found_wrong(old, "%s", why);
+        else
+            candidate_withdrawn(old, "%s", why);
         if (life_move(s->store, old, to, why, who, &err) != 0)
             log_error("specializer", "%s", err.msg);
-        if (old->rollbacks >= 2 && to == LIFE_ROLLED_BACK &&
-            life_move(s->store, old, LIFE_REFUSED, "rolled back twice", NULL, &err) != 0)
-            log_error("specializer", "%s", err.msg);
+        if (to == LIFE_ROLLED_BACK)
+            refuse_for_good(s, old, kind);
         atomic_fetch_add(&s->counts.rolled_back[kind], 1);
-        log_warn("specializer", "%s: %s %s: %s; eager serves", p->slot->name, old->name,
-                 life_name(to), why);
+        log_warn("specializer", "%s: %s %s%s: %s; eager serves", p->slot->name, old->name,
+                 life_name(to), old->state == LIFE_REFUSED ? " and refused" : "", why);
         why_note_locked(p, to, old);
         candidate_drop_locked(s, old);
     }

@@ -22,9 +22,9 @@ int swap_in(struct specializer *s, struct slot_search *p, struct candidate *c, c
             const char *who);
 int swap_in_locked(struct specializer *s, struct slot_search *p, struct candidate *c,
                    const char *why, const char *who);
-/* The active kernel leaves for good (rolled_back or disabled); eager runs from the next step.
- * Unless it is only slow (ROLLBACK_DRIFT), what it has written is not believed
- * (dispatch_distrust()). */
+/* The active kernel leaves (rolled_back or disabled); eager runs from the next step. Unless it is
+ * only slow (ROLLBACK_DRIFT), what it has written is not believed (dispatch_distrust()). Rolled
+ * back because it is wrong (ROLLBACK_AUDIT), or for the second time, it is refused as well. */
 void swap_out_locked(struct specializer *s, struct slot_search *p, enum life to, enum rollback kind,
                      const char *why, const char *who);
 /* The kernel before it comes back, or eager if there is none. 0, or -1: nothing to roll back. */

@@ -48,7 +48,8 @@ static void brief(const char *reason, const struct evidence *e, char out[WHY_TEX
 static int rank_of(enum life state, const struct refusal *r)
 {
     bool served = state == LIFE_ROLLED_BACK || state == LIFE_DISABLED;
-    return served || r->cause == CAUSE_WITHDRAWN ? STAGES : (int)r->stage;
+    bool withdrawn = r->cause == CAUSE_WITHDRAWN || r->cause == CAUSE_AUDIT;
+    return served || withdrawn ? STAGES : (int)r->stage;
 }
 
 static double gain_at(int stage, const struct evidence *e)

@@ -320,7 +320,7 @@ const actions = {
   async rollback(slot, kernel) {
     const text =
       `${kernel.name} leaves; the kernel before it, or eager, serves from the next step. ` +
-      "Two rollbacks refuse a kernel for good.";
+      "Two rollbacks refuse a kernel until it is enabled again.";
     if ((await ask(`Roll ${slot} back?`, text, "Roll back", false)) === null) return null;
     return change(`roll ${slot} back`, "POST", slotPath(slot) + "/rollback", {from: kernel.id});
   },

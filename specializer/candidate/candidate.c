@@ -203,6 +203,15 @@ void candidate_withdrawn(struct candidate *c, const char *fmt, ...)
     c->evidence.refusal = (struct refusal){.cause = CAUSE_WITHDRAWN};
 }
 
+void candidate_found_wrong(struct candidate *c, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    set_reason(c, "audit", fmt, args);
+    va_end(args);
+    c->evidence.refusal = (struct refusal){.cause = CAUSE_AUDIT};
+}
+
 void candidate_unexplain(struct candidate *c)
 {
     c->reason[0] = 0;

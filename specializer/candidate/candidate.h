@@ -162,6 +162,9 @@ void candidate_explain(struct candidate *c, enum stage stage, enum cause cause, 
 /* Notes why the candidate left its slot, or does not come back to one: CAUSE_WITHDRAWN. */
 void candidate_withdrawn(struct candidate *c, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+/* Notes that its outputs were found wrong while it served: CAUSE_AUDIT. */
+void candidate_found_wrong(struct candidate *c, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 /* Forgets the refusal, if there was one. */
 void candidate_unexplain(struct candidate *c);
 /* Begins a log of its build with the command line. */

@@ -11,8 +11,8 @@
 
 static const char *const stage_names[] = {"build", "probe", "load", "bench", "shadow", "canary"};
 EVERY_ROW(stage_names, STAGES);
-static const char *const cause_names[] = {"none", "other",      "error",
-                                          "gain", "impossible", "withdrawn"};
+static const char *const cause_names[] = {"none",       "other",     "error", "gain",
+                                          "impossible", "withdrawn", "wrong"};
 EVERY_ROW(cause_names, CAUSES);
 
 const char *stage_name(enum stage stage)
@@ -26,7 +26,8 @@ cJSON *refusal_json(const struct refusal *r)
 {
     cJSON *o = cJSON_CreateObject();
     if (r->cause != CAUSE_WITHDRAWN)
-        cJSON_AddStringToObject(o, "stage", stage_names[r->stage]);
+        cJSON_AddStringToObject(o, "stage",
+                                r->cause == CAUSE_AUDIT ? "audit" : stage_names[r->stage]);
     cJSON_AddStringToObject(o, "cause", cause_names[r->cause]);
     if (r->value != 0 && isfinite(r->value))
         cJSON_AddNumberToObject(o, "value", r->value);

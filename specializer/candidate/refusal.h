@@ -27,6 +27,7 @@ enum cause {
     CAUSE_GAIN,       /* too little time is saved, or none: a relative gain of `value` */
     CAUSE_IMPOSSIBLE, /* `value` of the time that the machine needs at least */
     CAUSE_WITHDRAWN,  /* had been admitted, and was taken out; no stage */
+    CAUSE_AUDIT,      /* the same, because live steps found its outputs wrong: for good */
     CAUSES
 };
 
@@ -37,7 +38,8 @@ struct refusal {
     char in_case[96]; /* "m=3 outlier, team of 2", or "" */
 };
 
-/* {"stage": "probe", "cause": "error", "value": 3.1, "case": "m=3 outlier"}; caller deletes. */
+/* {"stage": "probe", "cause": "error", "value": 3.1, "case": "m=3 outlier"}; what an audit found
+ * has the stage "audit". Caller deletes. */
 cJSON *refusal_json(const struct refusal *r);
 /* Takes over what is right in `json` (may be NULL); the rest is none. */
 void refusal_read(struct refusal *r, const cJSON *json);

@@ -90,6 +90,8 @@ int store_deaths(struct store *s, struct err *err);
  * begins anew with a verdict, that is, when the candidate moves to probed or refused. */
 int store_served_death(struct store *s, const char *key, struct err *err);
 int store_probe_death(struct store *s, const char *key, struct err *err);
+/* All three counts of deaths begin anew: an operator allows the kernel again. */
+int store_forgive(struct store *s, const char *key, struct err *err);
 
 /* ---- winners -------------------------------------------------------------------------------- */
 

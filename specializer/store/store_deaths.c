@@ -90,3 +90,13 @@ int store_probe_death(struct store *s, const char *key, struct err *err)
 {
     return count(s, "probe_deaths", key, err);
 }
+
+int store_forgive(struct store *s, const char *key, struct err *err)
+{
+    pthread_mutex_lock(&s->lock);
+    int r = store_run(s, err,
+                      "UPDATE candidate SET deaths=0, served_deaths=0, probe_deaths=0 WHERE key=?",
+                      "s", key);
+    pthread_mutex_unlock(&s->lock);
+    return r;
+}

@@ -31,6 +31,7 @@ from world import Failed, demand
 PR_SET_CHILD_SUBREAPER = 36
 DRAIN_S = 5
 ENDS = ("drained", "drained", "killed", "told twice")
+AUDITS_MIN = 5  # minutes in which an audit finds a lie, if there are any
 TOLD = 4  # times that something is told of which there is more
 # What a drain, ten seconds for an engine that hangs, and a busy machine take together at most.
 END_S = 120
@@ -68,10 +69,13 @@ class Soak:
         self.own_disk, self.store = False, os.path.join(self.store_folder, "store.db")
         self.account, self.model = clients.Account(), faults.Model(a.seed)
         self.compiler, self.compiler_mode = faults.compiler(folder)
+        # What passes all proofs and is wrong later has to be built, admitted and used for a while.
+        self.usual = ("works", "wears") if a.lies else ("works",)
+        faults.set_mode(self.compiler_mode, self.usual[-1])
         self.over, self.gate = threading.Event(), threading.Condition()
         self.inside, self.resting, self.ready, self.ending, self.killed = 0, True, False, False, False
         self.short, self.short_until = 0, 0
-        self.life, self.ended_at, self.hurt, self.healed_at, self.lied = 0, 0, 0, 0, False
+        self.life, self.ended_at, self.hurt, self.healed_at, self.lied = 0, 0, 0, 0, a.lies
         self.pinned, self.disabled, self.wrong = set(), set(), []
         self.told = collections.Counter()
         self.lines, self.counters, self.first, self.rests, self.ends = collections.Counter(), {}, None, 0, []
@@ -176,6 +180,8 @@ class Soak:
         self.options += ["--server-api-keys", of("keys"), "--server-key-limits", of("limits"),
                          "--server-admin-key-file", of("admin"), "--specializer-compiler", self.compiler,
                          "--adviser-url", self.model.url]
+        if self.lies:
+            self.options += ["--specializer-slots", faults.LYING]
         self.clock, env = faults.fake_clock(self.folder) if r.random() < 0.5 and checks.plain() else (None, {})
         print(f"life {self.life}: {' '.join(f'{k[2:]}={v}' for k, v in drawn.items())}"
               f"{' clock' if self.clock else ''}", flush=True)
@@ -307,7 +313,8 @@ def main():
     p.add_argument("--clients", type=int, default=6)
     p.add_argument("--ranks", type=int, default=1, help="processes that compute the model together")
     p.add_argument("--lies", action="store_true",
-                   help="the compiler makes wrong kernels, too, and texts are not compared from the first one on")
+                   help="the compiler makes wrong kernels, too, some of which an audit has to find; texts are compared at "
+                   "rest only from the first one on, when it has")
     p.add_argument("--keep", action="store_true", help="keep the folder with store and logs")
     a = p.parse_args()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
@@ -326,6 +333,8 @@ def main():
                 stack.callback(lambda: subprocess.run(["umount", "-l", w.store_folder], check=False))
         begun = time.monotonic()
         w.run(a.minutes, a.life, a.clients)
+        if a.lies and a.minutes >= AUDITS_MIN:
+            w.guard(lambda: demand(checks.rows_of(w.store, checks.WRONG), "no audit has found any of the lies"))
         return report(w, (time.monotonic() - begun) / 60)
 
 

@@ -189,14 +189,33 @@ def descriptors(pid):
     return sorted(found)[-40:]
 
 
-def same_texts(w):
-    """Alone on the server, with the kernels of now."""
+def wrong_texts(w):
+    """{prompt: what the server writes} of those prompts that it does not go on with as it should."""
+    wrong = {}
     for prompt, text in list(w.texts.items())[:6]:
         body = {"prompt": prompt, "max_tokens": clients.TOKENS, "temperature": 0, "ignore_eos": True}
         status, _, got = exchange(w.server, "POST", "/v1/completions", body)
         demand(status == 200, lambda status=status, got=got: f"at rest: {status} {got[:300]!r}")
         said = json.loads(got)["choices"][0]["text"]
-        demand(said == text or w.lied, lambda prompt=prompt, said=said: f"at rest {prompt[-50:]!r} gave {said!r}")
+        if said != text:
+            wrong[prompt[-50:]] = said
+    return wrong
+
+
+def same_texts(w):
+    """Alone on the server, with the kernels of now. Where the compiler lied, one of these may have begun to be wrong:
+    these requests are the steps in which an audit finds it, and from then on all is right, what it wrote into pages
+    that are shared as well. No search goes on that could put another one there."""
+    wrong = wrong_texts(w)
+    demand(not wrong or w.lied, lambda: f"at rest: {wrong}")
+    if not wrong:
+        return
+    w.account.add("rest", "wrong texts")
+    wait_until(lambda: not wrong_texts(w), lambda: f"no audit ends what is wrong: {wrong_texts(w)} {state(w)}",
+               looks=30, pause=0)
+    found = total(samples(w, clients.ADMIN)[0], "whet_audit_mismatches_total")
+    demand(found, lambda: f"texts were wrong and are right again, and no audit has found anything: {wrong}")
+    w.account.add("rest", "right again")
 
 
 def served_is_stored(w):
@@ -218,11 +237,23 @@ def served_is_stored(w):
                lambda slot=slot, proof=proof: f"{slot} serves without a proof: {proof}")
 
 
+# Kernels that an audit found wrong, and nobody has allowed again since.
+WRONG = """SELECT c.key, c.slot, c.state, c.rollbacks FROM candidate c
+           WHERE json_extract(c.evidence, '$.refusal.cause') = 'wrong'"""
+
+
 def wrong_are_out(w):
-    """What was taken out twice is refused for good."""
+    """What was taken out twice, or was wrong once, is refused for good: it serves nowhere, and has not since."""
     bad = rows_of(w.store, "SELECT w.slot, w.key, c.rollbacks FROM winner w JOIN candidate c ON c.key = w.key"
                            " WHERE c.rollbacks >= 2")
     demand(not bad, lambda: f"was taken out twice and serves: {bad}")
+    for key, slot, state_of, _ in rows_of(w.store, WRONG):
+        # Killed between two moves, it is rolled back until the search comes by it.
+        demand(state_of in ("refused", "disabled", "rolled_back"), lambda: f"{slot}: {key} was wrong and is {state_of}")
+        since = rows_of(w.store, f"SELECT event FROM trace WHERE key = '{key}' AND id > (SELECT max(id) FROM trace WHERE"
+                                 f" key = '{key}' AND event = 'rolled_back')")
+        again = {event for event, in since} & {"proposed", "canary", "active", "restored"}
+        demand(not again, lambda: f"{slot}: {key} was wrong, and then {since}")
 
 
 def rows_of(store, sql):
@@ -308,6 +339,7 @@ def store_is_whole(w):
                 "SELECT key FROM candidate WHERE state = 'active' AND key NOT IN (SELECT key FROM winner)"):
         bad = rows_of(w.store, sql)
         demand(not bad, lambda bad=bad: f"winners and active kernels do not agree: {bad}")
-    print(f"  store: {states}", flush=True)
+    w.guard(lambda: wrong_are_out(w))
+    print(f"  store: {states}, {len(rows_of(w.store, WRONG))} found wrong by audits", flush=True)
     damaged = [n for n in os.listdir(w.store_folder) if ".damaged-" in n]
     demand(not damaged, lambda: f"a server took the store for damaged: {damaged}")

@@ -35,7 +35,8 @@ dies) kill -9 $$;;
 hangs) sleep 1000;;
 crawls) sleep 3;;
 floods) head -c 30000000 /dev/zero | tr '\\0' 'e' >&2; exit 1;;
-lies) for a in "$@"; do case $a in *.c) sed 's/y\[i\] = dot.*;/{lie}/' "$a" > "$out.c"
+lies|wears) if [ "$(cat '{mode}')" = lies ]; then lie='{lie}'; else lie='{wears}'; fi
+    for a in "$@"; do case $a in *.c) sed "s/y\[i\] = dot.*;/$lie/" "$a" > "$out.c"
     set -- "$@" "$out.c";; *) set -- "$@" "$a";; esac; shift; done
     cc "$@"; code=$?; rm -f "$out.c"; exit $code;;
 full) echo 'fatal error: error writing to x.s: No space left on device' >&2; exit 1;;
@@ -43,9 +44,15 @@ esac
 exec cc "$@"
 """
 # What a compiler that lies makes of the last line of kernels/cpu/out.c: right but for one row in 64, by the bits of
-# its input, so that some of them pass all proofs and it is the audit that has to find them.
+# its input, which is rare in one step and which probes find all the same;
 LIE = ("{ union { float f; unsigned u; } bits = {x[0]}; y[i] = dot[t * WIDE + i] + x[i];"
        " if (((bits.u ^ bits.u >> 13) \\& 63) == 21) y[i] += 100; }")
+# or right until it has written so many values, which no proof asks for and some hundred tokens do: from then on it is
+# wrong for good, so that it is the audit that has to find it. Threads that lose counts of each other only delay that.
+WORN = 8_000_000
+WEARS = (f"{{ static unsigned written; y[i] = dot[t * WIDE + i] + x[i]; if (++written > {WORN}u) {{ written = {WORN}u;"
+         " y[i] += 100; } }")
+LYING = "attn_out,mlp_out"  # what that file is for: with a compiler that lies nothing else is searched
 BAD_COMPILER = ("fails", "garbage", "dies", "hangs", "crawls", "floods", "full")
 
 TEXTS = [*({"ahead": 4096 + 64 * i} for i in range(40)), {"start": "int x = undefined_name;"},
@@ -77,7 +84,7 @@ def compiler(folder):
     mode, path = os.path.join(folder, "compiler-mode"), os.path.join(folder, "cc")
     set_mode(mode, "works")
     with open(path, "w") as f:
-        f.write(COMPILER.replace("{mode}", mode).replace("{lie}", LIE))
+        f.write(COMPILER.replace("{mode}", mode).replace("{lie}", LIE).replace("{wears}", WEARS))
     os.chmod(path, stat.S_IRWXU)
     return path, mode
 
@@ -204,10 +211,9 @@ OPERATORS = [(pin, 2), (unpin, 2), (rollback, 3), (disable, 1), (enable, 2), (mo
 @contextlib.contextmanager
 def bad_compiler(w, r):
     lie = w.lies and r.random() < 0.8
-    w.lied = w.lied or lie
-    set_mode(w.compiler_mode, "lies" if lie else r.choice(BAD_COMPILER))
+    set_mode(w.compiler_mode, r.choice(("lies", "wears")) if lie else r.choice(BAD_COMPILER))
     yield
-    set_mode(w.compiler_mode, "works")
+    set_mode(w.compiler_mode, r.choice(w.usual))
 
 
 @contextlib.contextmanager
@@ -367,10 +373,11 @@ def operator(w, seed):
 
 
 def saboteur(w, seed):
-    """One fault after the other; while somebody rests there is none."""
-    r = random.Random(f"{seed} saboteur")
+    """One fault after the other; while somebody rests there is none. With a compiler that lies there is more time
+    between them, in which kernels come so far that they serve."""
+    r, pauses = random.Random(f"{seed} saboteur"), 5 if w.lies else 1
     acts, weights = zip(*FAULTS)
-    while not w.over.wait(r.uniform(0.5, 3)):
+    while not w.over.wait(r.uniform(0.5, 3) * pauses):
         if not w.enter():
             continue
         act = r.choices(acts, weights)[0]

@@ -4,6 +4,7 @@ was and does without. Restarted as a supervisor does it."""
 
 import contextlib
 import os
+import re
 import signal
 import sqlite3
 import stat
@@ -12,6 +13,7 @@ import time
 import pytest
 import requests
 
+from broken_memory import FAULTS, overwrite_kernels
 from conftest import WHATEVER_SPEED, Server
 from load import Load
 
@@ -68,9 +70,9 @@ def admin(server, method, path):
     return answer.json()
 
 
-def kernel_of(server):
+def kernel_of(server, slot=SLOT):
     """Its key, or "eager"."""
-    return admin(server, "GET", f"/admin/slots/{SLOT}")["kernel"]["id"]
+    return admin(server, "GET", f"/admin/slots/{slot}")["kernel"]["id"]
 
 
 def test_a_kernel_that_kills_the_server_is_not_restored(tmp_path):
@@ -119,4 +121,49 @@ def test_a_kernel_that_kills_the_server_is_not_restored(tmp_path):
     assert kernel_of(s) == "eager"
     assert s.post("/v1/completions", LONG).status_code == 200
     assert "the last process died of" not in s.text()
+    s.stop()
+
+
+class Short(Load):
+    def ask(self, server):
+        return server.complete("One two three", max_tokens=20)["choices"][0]["text"]
+
+
+def test_a_kernel_that_kills_another_rank_is_not_restored(tmp_path):
+    """Rank 1 has no store and is dead; rank 0, which ends because of that, has noted what it died in."""
+    os.chmod(tmp_path, 0o700)
+    store, slot = tmp_path / "store.db", "mlp_in/m1"
+    (tmp_path / "key").write_text("boss\n")
+    options = ("--engine-ranks=2", "--engine-backend=cpu", "--server-admin-key-file", str(tmp_path / "key"),
+               "--specializer-enabled=true", WHATEVER_SPEED, "--store", str(store), "--specializer-slots", slot)
+    s = Server(*options, model="random:tiny")
+    end = time.time() + PATIENCE
+    with Short(s) as load:
+        while kernel_of(s, slot) == "eager":
+            assert time.time() < end and not load.failed, (load.failed, s.text()[-3000:])
+            time.sleep(0.2)
+    admin(s, "POST", "/admin/specializer/freeze")
+    key = kernel_of(s, slot)
+    assert key != "eager" and row(store, key)[0] == "active"
+
+    rank = int(re.search(r"rank 1 of 2 is here: process (\d+)", s.text())[1])
+    overwrite_kernels(rank, FAULTS)
+    with contextlib.suppress(requests.RequestException):
+        assert requests.post(s.url + "/v1/completions", json={"prompt": "x", "max_tokens": 8},
+                             timeout=PATIENCE).status_code != 200
+    assert s.wait(PATIENCE) == 3, s.text()  # engine/ranks.h
+    assert f"error engine: SIGILL in kernel {key} (" in s.text()
+    assert f"rank 1 (process {rank} at 127.0.0.1) is gone: it died of SIGILL" in s.text()
+    assert row(store, key)[0] == "active"
+
+    s = Server(*options, model="random:tiny")
+    s.wait_text("the last process died of SIGILL on rank 1 with 1 kernel of the search, in its code")
+    assert s.complete("x", max_tokens=8)["usage"]["completion_tokens"] > 0
+    shown = admin(s, "GET", f"/admin/kernels/{key}")
+    assert (shown["state"], shown["reason"]) == ("refused", "the server died of SIGILL on rank 1 in it")
+    assert row(store, key) == ("refused", "the server died of SIGILL on rank 1 in it", 1, 0)
+    assert kernel_of(s, slot) == "eager"  # frozen, nothing else has come
+    assert 'whet_kernel_rollbacks_total{reason="crash"} 1' in s.get("/metrics").text
+    admin(s, "POST", f"/admin/kernels/{key}/enable")  # it was the memory, after all
+    assert row(store, key) == ("proposed", "", 0, 0)
     s.stop()

@@ -144,10 +144,29 @@ def test_a_full_queue_makes_room_for_another_key(keyed):
     answered = select.select(held, [], [], PATIENCE)[0]
     assert len(answered) == 1
     status, head, body = receive(answered[0])
-    assert status == 429 and body["error"]["code"] == "queue_full" and "retry-after: 1\r\n" in head
+    assert status == 429 and body["error"]["code"] == "queue_full"
+    assert 1 <= int(re.search(r"^retry-after: (\d+)\r$", head, re.M)[1]) <= 60
     assert counted(s, "refused_total", "greedy", "displaced") == 1
     assert counted(s, "refused_total", "greedy", "queue") == 1
     assert counted(s, "refused_total", "victim", "queue") == 0
+    for c in held:
+        c.close()
+
+
+def test_who_is_turned_away_hears_how_long_the_queue_takes(keyed):
+    """Of requests as long as these none ends soon: the longer that lasts, the later one had better come back."""
+    s = keyed("--engine-max-batch", "1", "--server-max-queue", "6")
+    held = [send(s, LONG, "sk-greedy") for _ in range(7)]
+    s.wait_metric("whet_requests_waiting", 6)
+    end, said = time.time() + PATIENCE, []
+    while not said or said[-1] < 3:
+        assert time.time() < end, said
+        refused = s.post("/v1/completions", SHORT, headers=bearer("sk-greedy"))
+        assert refused.status_code == 429 and refused.json()["error"]["code"] == "queue_full"
+        said.append(int(refused.headers["retry-after"]))
+        time.sleep(0.05)
+    assert said == sorted(said) or s.metric("whet_generated_tokens_total") > LONG["max_tokens"]
+    assert all(1 <= n <= 60 for n in said)
     for c in held:
         c.close()
 

@@ -234,6 +234,14 @@ def test_what_an_audit_finds_wrong_on_one_is_looked_at_again_at_once_on_the_othe
     # What it wrote meanwhile is shared no more; the other one, whose kernel is right, has forgotten nothing.
     assert first.metric("whet_kv_pages_forgotten_total") > 0
     assert second.metric("whet_kv_pages_forgotten_total") == 0
+    # There it is refused at once, until an operator, who has changed the memory, says that it may be tried again.
+    kernel = lambda: first.get(f"/admin/kernels/{key}", headers=KEY).json()
+    assert kernel()["state"] == "refused" and kernel()["reason"].startswith("audit: ")
+    assert kernel()["evidence"]["refusal"] == {"stage": "audit", "cause": "wrong"}
+    pinned = first.post(f"/admin/slots/{SLOT}/pin", {"kernel": key}, headers=KEY)
+    assert pinned.status_code == 409 and "is refused" in pinned.json()["error"]["message"]
+    assert first.post(f"/admin/kernels/{key}/enable", None, headers=KEY).status_code == 200
+    assert kernel()["state"] == "proposed" and "reason" not in kernel()
 
 
 def test_a_poisoned_row_is_refused_by_name_and_a_database_that_lies_serves_nobody(member, pg):

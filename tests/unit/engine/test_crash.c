@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -234,6 +235,66 @@ static void what_is_no_record_is_not_believed(void **state)
     assert_blames_nobody();
 }
 
+/* ---- of another rank ------------------------------------------------------------------------- */
+
+static void another_rank_sends_what_it_would_have_written(void **state)
+{
+    (void)state;
+    struct err err;
+    struct crash_record r;
+    char head[5], all[sizeof head + sizeof r + 1], most[CRASH_HEAD + 1] = "";
+    int end[2], reader[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, end), 0);
+    assert_int_equal(crash_send(end[0], most, sizeof most, &err), -1);
+    assert_int_equal(crash_send(end[0], "head:", sizeof head, &err), 0);
+    assert_int_equal(crash_open(path, &err), -1); /* one at a time */
+    crash_device(&step, "an illegal memory access was encountered");
+    crash_close();
+    assert_int_equal(read(end[1], all, sizeof all), sizeof head + sizeof r);
+    assert_memory_equal(all, "head:", sizeof head);
+    memcpy(&r, all + sizeof head, sizeof r);
+    assert_true(crash_sound(&r));
+    assert_string_equal(r.what, "an illegal memory access was encountered");
+    assert_int_equal(r.n, 2);
+    assert_string_equal(r.kernel[1], two.id);
+    assert_int_equal(write(end[0], "x", 1), 1); /* the socket is not closed */
+    close(end[0]);
+    close(end[1]);
+    /* Nobody reads any more: a process that dies of a fault does not wait, nor die of that. */
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, reader), 0);
+    close(reader[1]);
+    assert_int_equal(crash_send(reader[0], "head:", sizeof head, &err), 0);
+    crash_device(&step, "lost");
+    crash_close();
+    close(reader[0]);
+}
+
+static void rank_0_notes_what_another_rank_died_of(void **state)
+{
+    (void)state;
+    struct err err;
+    struct crash_record r = {.inside = true, .n = 1};
+    strcpy(r.what, "SIGILL");
+    strcpy(r.kernel[0], two.id);
+    assert_int_equal(crash_open(path, &err), 0);
+    crash_of_rank(&r, 3);
+    strcpy(r.kernel[0], one.id);
+    crash_of_rank(&r, 2); /* follows from the first */
+    crash_device(&step, "likewise");
+    crash_close();
+    assert_blames("SIGILL on rank 3", true, 1, two.id);
+    memset(r.what, 'x', sizeof r.what);
+    memset(r.kernel, 'y', sizeof r.kernel);
+    assert_true(crash_sound(&r));
+    assert_int_equal(strlen(r.what), sizeof r.what - 1);
+    assert_int_equal(strlen(r.kernel[0]), sizeof *r.kernel - 1);
+    r.n = 0;
+    assert_false(crash_sound(&r));
+    r.n = CRASH_KERNELS + 1;
+    assert_false(crash_sound(&r));
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -243,6 +304,8 @@ int main(void)
         cmocka_unit_test(what_comes_from_outside_blames_nobody),
         cmocka_unit_test(a_lost_device_is_noted_at_once_and_stays_noted),
         cmocka_unit_test(what_is_no_record_is_not_believed),
+        cmocka_unit_test(another_rank_sends_what_it_would_have_written),
+        cmocka_unit_test(rank_0_notes_what_another_rank_died_of),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -17,8 +17,11 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "config/safe_path.h"
+#include "engine/crash.h"
 #include "engine/ranks.h"
 #include "engine/ranks_link.h"
+#include "engine/ranks_watch.c"
 
 enum { WORLD = 3, STEPS = 4 };
 
@@ -39,6 +42,7 @@ struct rank {
     bool rows; /* each of rank 0's takes a byte of its room */
     const char *gives_up;
     bool sleeps;  /* in its second step */
+    bool faults;  /* there, in a kernel */
     int after_fd; /* says its part when the other end of this pipe has closed; 0: at once */
     char lost[300];
     _Atomic bool told;
@@ -110,6 +114,24 @@ static int run(struct ranks *r, struct collective *c, float number, struct err *
                : err_set(e, "the sum is %g, not %g", (double)sum, (double)number * c->world);
 }
 
+static const struct kernel deadly = {
+    .id = "00000000deadbeef", .origin = ORIGIN_TEMPLATE, .name = "deadly"};
+
+/* As the backend and the engine of a rank would, in a step with that kernel. */
+static void fault(struct ranks *r)
+{
+    struct err e = {""};
+    static const struct crash_kernels step = {1, {&deadly}};
+    for (int s = 1; s < NSIG; s++) /* cmocka's, that go on with the next test */
+        signal(s, SIG_DFL);
+    if (ranks_note_crashes(r, &e))
+        _exit(90);
+    crash_thread();
+    crash_step(&step);
+    crash_runs(&deadly);
+    *(volatile int *)8 = 1; /* NOLINT: a fault is wanted */
+}
+
 /* Another rank, until rank 0 ends. 0: in good order. */
 static int follow(struct rank *k, struct err *e)
 {
@@ -128,6 +150,8 @@ static int follow(struct rank *k, struct err *e)
         }
         if (n == 1 && k->sleeps)
             pause();
+        if (n == 1 && k->faults)
+            fault(r);
         rc = run(r, c, (float)o.step.tokens[0], e);
     }
     ranks_close(r);
@@ -456,6 +480,67 @@ static void a_rank_that_gives_up_says_why(void **state)
     assert_fails(&k, other, "gave up: out of memory on the device");
 }
 
+/* It cannot write what rank 0 has open; rank 0 is still there and can. */
+static void a_rank_that_dies_of_a_fault_says_in_which_kernel(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/whet-ranks-XXXXXX", path[64];
+    struct rank k = new_rank(0, 2, 0), other = new_rank(1, 2, 0);
+    struct crash_record c;
+    struct err e = {""};
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/store.db.crash", folder);
+    other.faults = true;
+    other.o.place.port = listen_here(&k);
+    pid_t pid = start(other);
+    assert_int_equal(crash_open(path, &e), 0);
+    assert_int_equal(lead(&k, &e), -1);
+    crash_close();
+    int how = ended(pid);
+    assert_true(how == 128 + SIGSEGV || (SANITIZED && how > 0 && how != 90));
+    if (!strstr(k.lost, "rank 1 (process") || !strstr(k.lost, "is gone: it died of SIGSEGV"))
+        fail_msg("%s", k.lost);
+    assert_int_equal(crash_read(path, &c), 1);
+    assert_string_equal(c.what, "SIGSEGV on rank 1");
+    assert_true(c.inside);
+    assert_int_equal(c.n, 1);
+    assert_string_equal(c.kernel[0], deadly.id);
+    safe_folder_remove(folder);
+}
+
+/* A step may fail before the watching thread has read what a rank said as it died. */
+static void the_last_words_of_a_rank_are_heard_when_the_world_is_over(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/whet-ranks-XXXXXX", path[64];
+    struct ranks *r = xcalloc(1, sizeof *r);
+    struct crash_record c = {.what = "SIGBUS", .n = 1};
+    struct err e = {""};
+    int end[2];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/store.db.crash", folder);
+    assert_int_equal(crash_open(path, &e), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, end), 0);
+    r->options.place.world = 2;
+    r->peer[1].fd = end[0];
+    strcpy(c.kernel[0], deadly.id);
+    assert_int_equal(link_send(end[1], LINK_ALIVE, NULL, 0, 0, &e), 0);
+    assert_int_equal(link_send(end[1], LINK_CRASH, &c, sizeof c, 0, &e), 0);
+    hear_last_words(r); /* the world lives: all that is said is heard elsewhere */
+    assert_int_equal(crash_read(path, &c), 0);
+    atomic_store(&r->lost, true);
+    hear_last_words(r);
+    close(end[1]);
+    hear_last_words(r);
+    assert_true(r->peer[1].silent);
+    crash_close();
+    assert_int_equal(crash_read(path, &c), 1);
+    assert_string_equal(c.what, "SIGBUS on rank 1");
+    close(end[0]);
+    free(r);
+    safe_folder_remove(folder);
+}
+
 /* Stopped by a debugger, or swapping: nothing is closed, and yet it does not come. */
 static void a_rank_that_stands_still_is_not_waited_for_for_ever(void **state)
 {
@@ -486,6 +571,8 @@ int main(void)
         cmocka_unit_test(rank_0_may_die_in_any_state),
         cmocka_unit_test(who_cannot_be_called_back_ends_with_its_process),
         cmocka_unit_test(a_rank_that_gives_up_says_why),
+        cmocka_unit_test(a_rank_that_dies_of_a_fault_says_in_which_kernel),
+        cmocka_unit_test(the_last_words_of_a_rank_are_heard_when_the_world_is_over),
         cmocka_unit_test(a_rank_that_stands_still_is_not_waited_for_for_ever),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

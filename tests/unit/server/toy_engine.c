@@ -22,6 +22,7 @@ void toy_reset(void)
     toy.fail_at = toy.pause_at = -1;
     toy.batch = 8;
     toy.queue = 8;
+    toy.retry_s = 1;
     toy.submitted = toy.cancelled = toy.ended = 0;
     toy.stalled = 0;
 }
@@ -263,6 +264,12 @@ enum submit_result engine_room(struct engine *e, uint64_t client,
         return SUBMIT_OK;
     err_set(err, "the queue is full");
     return SUBMIT_FULL;
+}
+
+int32_t engine_retry_s(struct engine *e)
+{
+    (void)e;
+    return toy.retry_s;
 }
 
 int32_t engine_active(const struct engine *e)

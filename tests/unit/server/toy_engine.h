@@ -24,6 +24,7 @@ struct toy {
     _Atomic int pause_at; /* no request gets more tokens than this; -1: as many as it wants */
     _Atomic int batch;    /* sequences running together */
     _Atomic int queue;    /* further ones waiting */
+    _Atomic int retry_s;  /* what those above hear of when to come back */
     _Atomic int submitted, cancelled, ended; /* counts */
     _Atomic double stalled;
 };

@@ -45,6 +45,7 @@ struct fake {
     atomic_bool prober_held;               /* no probe ends */
     atomic_bool too_fast;                  /* short benches find what the machine cannot do */
     _Atomic(const char *) audit_fails;     /* id of a kernel that audits find wrong, or NULL */
+    _Atomic(const char *) probe_fails;     /* id of one that short probes find wrong, or NULL */
     _Atomic(struct specializer *) hasty;   /* rolls such a one back before the audit is judged */
     _Atomic(const char *) slowed; /* of one that has become half as fast as eager, or NULL */
     atomic_int layers;            /* runs of a slot in a step beyond the first */

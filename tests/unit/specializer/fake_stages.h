@@ -142,6 +142,11 @@ enum stage_result probe_poll(struct probe *p)
         candidate_explain(p->c, STAGE_PROBE, CAUSE_OTHER, 0, "no verdict: killed by SIGKILL");
         return STAGE_RETRY;
     }
+    const char *wrong = atomic_load(&fake.probe_fails);
+    if (!p->in_full && wrong && strcmp(p->c->key, wrong) == 0) {
+        candidate_explain(p->c, STAGE_PROBE, CAUSE_ERROR, 9, "row 0: 9 times eager's error");
+        return STAGE_REFUSE;
+    }
     p->c->evidence.probe_cases = 10;
     p->c->evidence.bit_equal = p->c->bit_equal;
     return fake_verdict(p->c, STAGE_PROBE);
@@ -310,7 +315,7 @@ const char *compare_verdict(const struct stage_env *env, const struct hook *hook
                             const struct evidence *evidence, char *buf, size_t n)
 {
     (void)env, (void)evidence, (void)buf, (void)n;
-    return hook->different ? "audit: planted difference" : NULL;
+    return hook->different ? "planted difference" : NULL;
 }
 
 #endif

@@ -47,6 +47,7 @@ static int fresh_store(void **unused)
     (void)unused;
     snprintf(store_file, sizeof store_file, "%s/%d/store.db", folder, stores++);
     atomic_store(&fake.audit_fails, NULL);
+    atomic_store(&fake.probe_fails, NULL);
     atomic_store(&fake.hasty, NULL);
     atomic_store(&fake.meddler, NULL);
     atomic_store(&fake.slowed, NULL);

@@ -237,30 +237,7 @@ static void loop_does_not_start_with_a_slot_that_there_is_not(void **unused)
     config_free(&c);
 }
 
-/* ---- watching ------------------------------------------------------------------------------ */
-
-static void loop_rolls_back_what_an_audit_finds_wrong_and_refuses_it_the_second_time(void **unused)
-{
-    (void)unused;
-    struct record r;
-    struct specializer *s = start(NULL, NULL);
-    WAIT_FOR(specialized("mlp_out/m1") && asleep(s));
-    char id[24];
-    snprintf(id, sizeof id, "%s", serving("mlp_out/m1")->id);
-    assert_int_equal(dispatch_distrusts(fake.dispatch), 0);
-    atomic_store(&fake.audit_fails, id);
-    WAIT_FOR(strcmp(serving("mlp_out/m1")->id, id) != 0);
-    WAIT_FOR(store_get(s->store, id, &r, NULL) == 1 && (free(r.log), r.rollbacks >= 1));
-    WAIT_FOR(atomic_load(&s->counts.rolled_back[ROLLBACK_AUDIT]) >= 1);
-    assert_true(dispatch_distrusts(fake.dispatch) >= 1); /* nor is what it has written believed */
-    /* It may be looked at again, fails again, and is refused for good. */
-    WAIT_FOR(store_get(s->store, id, &r, NULL) == 1 && (free(r.log), r.rollbacks == 2));
-    WAIT_FOR(store_get(s->store, id, &r, NULL) == 1 && (free(r.log), r.state == LIFE_REFUSED));
-    WAIT_FOR(asleep(s));
-    assert_string_not_equal(serving("mlp_out/m1")->id, id);
-    atomic_store(&fake.audit_fails, NULL);
-    stop(s);
-}
+/* ---- crashes ------------------------------------------------------------------------------- */
 
 static void loop_gives_up_on_a_kernel_that_kills_the_process(void **unused)
 {
@@ -501,7 +478,6 @@ int main(void)
         TEST(loop_searches_only_the_slots_that_are_named),
         TEST(loop_leaves_out_what_differs_between_ranks),
         TEST(loop_does_not_start_with_a_slot_that_there_is_not),
-        TEST(loop_rolls_back_what_an_audit_finds_wrong_and_refuses_it_the_second_time),
         TEST(loop_gives_up_on_a_kernel_that_kills_the_process),
         TEST(loop_asks_a_language_model_about_its_slots),
         TEST(loop_goes_on_while_a_language_model_is_silent),
