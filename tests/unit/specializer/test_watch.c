@@ -73,7 +73,7 @@ static void a_kernel_that_an_audit_finds_wrong_leaves_at_once(void **unused)
     step_compared(0.5);
     audit_poll(s);
     assert_true(serves_eager(p));
-    assert_int_equal(state_of(s->store, 2), LIFE_ROLLED_BACK);
+    assert_int_equal(state_of(s->store, 2), LIFE_REFUSED);
     assert_int_equal(atomic_load(&s->counts.audits), 1);
     assert_int_equal(atomic_load(&s->counts.mismatches), 1);
     assert_int_equal(atomic_load(&s->counts.rolled_back[ROLLBACK_AUDIT]), 1);
