@@ -13,12 +13,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 #ifdef __GLIBC__ /* which the headers above say */
 #include <malloc.h>
 #endif
 
+#include "config/clock.h"
 #include "config/descriptors.h"
 #include "config/log.h"
 #include "engine/launch.h"
@@ -77,9 +77,7 @@ static void *see_it_end(void *arg)
     struct ending *n = arg;
     pthread_mutex_lock(&n->lock);
     while (!n->over) {
-        struct timespec at;
-        clock_gettime(CLOCK_REALTIME, &at);
-        at.tv_sec++;
+        struct timespec at = clock_in(1);
         pthread_cond_timedwait(&n->wake, &n->lock, &at);
         double stalled = n->over ? 0 : engine_stalled_s(n->engine);
         if (stalled < DRAIN_GRACE_S)
@@ -99,8 +97,8 @@ static void *see_it_end(void *arg)
 static void end_both(struct specializer *specializer, struct engine *engine)
 {
     pthread_t thread;
-    struct ending n = {
-        .engine = engine, .lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
+    struct ending n = {.engine = engine, .lock = PTHREAD_MUTEX_INITIALIZER};
+    clock_cond_init(&n.wake);
     bool seen_to = pthread_create(&thread, NULL, see_it_end, &n) == 0;
     if (specializer)
         specializer_stop(specializer);

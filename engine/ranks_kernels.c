@@ -17,12 +17,8 @@
 
 void ranks_kernels_open(struct ranks *r)
 {
-    pthread_condattr_t a;
-    pthread_condattr_init(&a);
-    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
     pthread_mutex_init(&r->kernels.lock, NULL);
-    pthread_cond_init(&r->kernels.said, &a);
-    pthread_condattr_destroy(&a);
+    clock_cond_init(&r->kernels.said);
 }
 
 void ranks_kernels_close(struct ranks *r)
@@ -92,8 +88,7 @@ static char *make_message(const struct kernel_object *o, int32_t number, size_t 
 static int await_locked(struct ranks *r, struct err *err)
 {
     struct rank_kernels *k = &r->kernels;
-    int64_t until = clock_ns() + (int64_t)(r->options.step_timeout_s * 1e9);
-    struct timespec at = {until / 1000000000, until % 1000000000};
+    struct timespec at = clock_in(r->options.step_timeout_s);
     int timed_out = 0;
     while (k->answers < r->options.place.world - 1 && !k->why[0] && !ranks_lost(r) && !timed_out)
         timed_out = pthread_cond_timedwait(&k->said, &k->lock, &at);

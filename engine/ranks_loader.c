@@ -20,7 +20,7 @@
 #include "config/log.h"
 #include "config/sha256.h"
 
-#define LOOK_NS INT64_C(200000000) /* between two checks of loaded kernels */
+#define LOOK_S 0.2 /* between two checks of loaded kernels */
 
 struct errand {
     struct errand *next;
@@ -158,8 +158,7 @@ static void look_for_broken(struct loader *l)
 /* The next errand, or NULL when it is time to check the loaded kernels or to stop. */
 static struct errand *next_locked(struct loader *l)
 {
-    int64_t until = clock_ns() + LOOK_NS;
-    struct timespec at = {until / 1000000000, until % 1000000000};
+    struct timespec at = clock_in(LOOK_S);
     if (!l->first && !l->stop)
         pthread_cond_timedwait(&l->wake, &l->lock, &at);
     struct errand *e = l->first;
@@ -197,16 +196,12 @@ struct loader *loader_open(struct ranks *r, const struct backend_ops *ops, struc
                            const struct formats *formats, struct err *err)
 {
     struct loader *l = xcalloc(1, sizeof *l);
-    pthread_condattr_t a;
     l->ranks = r;
     l->ops = ops;
     l->backend = b;
     l->formats = formats;
-    pthread_condattr_init(&a);
-    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
     pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->wake, &a);
-    pthread_condattr_destroy(&a);
+    clock_cond_init(&l->wake);
     if (pthread_create(&l->thread, NULL, loader_main, l) == 0)
         return l;
     err_set(err, "no thread to load kernels");

@@ -140,11 +140,7 @@ struct specializer *specializer_new(const struct config *c, struct engine *e, bo
     s->adviser = adviser_open(c, store);
     s->locked.correlation = -2;
     pthread_mutex_init(&s->lock, NULL);
-    pthread_condattr_t wake;
-    pthread_condattr_init(&wake);
-    pthread_condattr_setclock(&wake, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->wake, &wake);
-    pthread_condattr_destroy(&wake);
+    clock_cond_init(&s->wake);
     histogram_init(&s->counts.build_seconds, bounds_latency, bounds_latency_n);
     /* An operator's pause or freeze outlives a restart. The option only says how to begin, so a
      * resume holds until the next start with the option set. */

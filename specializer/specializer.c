@@ -78,11 +78,7 @@ void specializer_wait(struct specializer *s, double seconds)
         for (int i = 0; i < s->batch.n && s->batch.slot_search; i++)
             if (s->batch.trial[i].child && s->batch.trial[i].at == STAGE_PROBE)
                 seconds = 0.003;
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    int64_t ns = until.tv_nsec + (int64_t)(seconds * 1e9);
-    until.tv_sec += ns / 1000000000;
-    until.tv_nsec = ns % 1000000000;
+    struct timespec until = clock_in(seconds);
     pthread_mutex_lock(&s->lock);
     if (!atomic_load(&s->stop))
         pthread_cond_timedwait(&s->wake, &s->lock, &until);

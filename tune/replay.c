@@ -10,8 +10,8 @@
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "config/clock.h"
 #include "config/err.h"
 #include "config/log.h"
 #include "specializer/candidate/hash.h"
@@ -88,9 +88,7 @@ static void *replay_thread(void *ctx)
             submit(r, &r->client[i]);
             pthread_mutex_lock(&r->lock);
         }
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec++;
+        struct timespec until = clock_in(1);
         if (!r->stop)
             pthread_cond_timedwait(&r->wake, &r->lock, &until);
     }
@@ -133,7 +131,7 @@ struct replay *replay_new(struct engine *e, const struct slot *slot, int sequenc
         return NULL;
     }
     pthread_mutex_init(&r->lock, NULL);
-    pthread_cond_init(&r->wake, NULL);
+    clock_cond_init(&r->wake);
     for (int i = 0; i < r->clients; i++)
         r->client[i].replay = r;
     return r;

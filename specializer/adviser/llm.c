@@ -56,20 +56,10 @@ struct llm {
 
 /* ---- the thread that waits ----------------------------------------------------------------- */
 
-static struct timespec in_seconds(double seconds)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    int64_t ns = until.tv_nsec + (int64_t)(seconds * 1e9);
-    until.tv_sec += ns / 1000000000;
-    until.tv_nsec = ns % 1000000000;
-    return until;
-}
-
 /* A recorded reply comes as late as it came then, or too late. */
 static void wait_as_recorded(struct llm *l, double timeout, struct answer *out)
 {
-    struct timespec until = in_seconds(out->seconds < timeout ? out->seconds : timeout);
+    struct timespec until = clock_in(out->seconds < timeout ? out->seconds : timeout);
     pthread_mutex_lock(&l->lock);
     while (!l->stop && pthread_cond_timedwait(&l->wake, &l->lock, &until) != ETIMEDOUT)
         ;
@@ -157,11 +147,7 @@ struct llm *llm_open(const struct config *c, struct store *store, struct err *er
     limits_init(&l->kernels, (int64_t)ceil(c->agentic_share * (double)c->adviser_calls_per_hour),
                 (int64_t)(c->agentic_share * (double)c->adviser_tokens_per_hour));
     pthread_mutex_init(&l->lock, NULL);
-    pthread_condattr_t wake;
-    pthread_condattr_init(&wake);
-    pthread_condattr_setclock(&wake, CLOCK_MONOTONIC);
-    pthread_cond_init(&l->wake, &wake);
-    pthread_condattr_destroy(&wake);
+    clock_cond_init(&l->wake);
     const bool recorded = strncmp(c->adviser_url, "replay:", 7) == 0;
     const int users = strcmp(c->specializer_agentic, "on") == 0 ? LLM_USERS : LLM_ADVISER + 1;
     if (recorded)
@@ -397,7 +383,7 @@ static bool any_waiting(const struct llm *l)
 
 bool llm_wait(struct llm *l, double seconds)
 {
-    struct timespec until = in_seconds(seconds);
+    struct timespec until = clock_in(seconds);
     pthread_mutex_lock(&l->lock);
     int late = 0;
     while (any_waiting(l) && !late)
