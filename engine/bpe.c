@@ -6,8 +6,9 @@
  * linked list of one-byte symbols; a heap holds every adjacent pair that has a merge, lowest rank
  * first and leftmost among equals, which is the order of Hugging Face tokenizers. A merge takes
  * the right symbol out of the list and offers the two new pairs. Candidates are never removed:
- * one whose symbols have changed since is recognized when it comes up, because its rank names the
- * merge (and so the two ids) it was made for, and no symbol ever returns to an id it had.
+ * one whose symbols have changed since is recognized when it comes up, because its rank is no more
+ * that of the pair there. (SentencePiece's scores may give two merges the same rank: the pair is
+ * merged then in place of its own candidate, which has the same rank and place.)
  *
  * Most words of real text are one token. `whole` remembers per token whether its own bytes merge
  * into exactly itself: 0 not tried yet, 1 yes, 2 no. It is written by whatever thread finds out
@@ -17,36 +18,12 @@
  */
 #include "engine/bpe.h"
 
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
+#include "engine/bpe_private.h"
 #include "engine/encode_work.h"
 #include "engine/utf8.h"
-
-#define UNKNOWN UINT32_MAX /* end of a list, empty table cell */
-
-struct merge {
-    int32_t left, right; /* left -1: empty cell */
-    int32_t rank, id;
-};
-
-struct bpe {
-    int32_t tokens;
-    bool ignore_merges;
-    char *bytes;       /* of all tokens, one after the other */
-    size_t *begin;     /* [tokens + 1] offsets into bytes */
-    uint8_t *kind;     /* [tokens] */
-    int32_t byte[256]; /* the one-byte tokens, -1: none */
-    int32_t *cell;     /* [cells] token ids by the hash of their bytes, -1: empty */
-    uint32_t cells;    /* a power of two */
-    struct merge *merge;
-    uint32_t merge_cells; /* a power of two */
-    _Atomic uint8_t *whole;
-    uint64_t seed; /* of both tables' hashes */
-};
 
 struct bpe_symbol {
     int32_t id; /* -1: merged into the symbol before it */
@@ -54,52 +31,13 @@ struct bpe_symbol {
 };
 
 struct bpe_candidate {
-    int32_t rank; /* no two merges have the same */
-    uint32_t at;  /* the left symbol */
+    int32_t rank;
+    uint32_t at; /* the left symbol */
 };
-
-/* ---- GPT-2's alphabet ---------------------------------------------------------------------- */
-
-/* Printable Latin-1 characters stand for themselves; the other 68 bytes, in order, for U+0100 on.
- */
-static int alphabet_byte(uint32_t cp)
-{
-    if ((cp >= 0x21 && cp <= 0x7E) || (cp >= 0xA1 && cp <= 0xAC) || (cp >= 0xAE && cp <= 0xFF))
-        return (int)cp;
-    if (cp < 0x100 || cp > 0x143)
-        return -1;
-    uint32_t k = cp - 0x100;
-    return (int)(k < 0x21 ? k : k < 0x43 ? k - 0x21 + 0x7F : 0xAD);
-}
-
-int64_t byte_level_decode(const char *text, size_t n, char *out)
-{
-    int64_t m = 0;
-    for (size_t i = 0; i < n;) {
-        uint32_t cp;
-        int length = utf8_decode(text + i, n - i, &cp);
-        int byte = length > 0 ? alphabet_byte(cp) : -1;
-        if (byte < 0)
-            return -1;
-        out[m++] = (char)byte;
-        i += (size_t)length;
-    }
-    return m;
-}
 
 /* ---- tables -------------------------------------------------------------------------------- */
 
-/* Tokens and merges come with a model. Whoever made it could choose them so that all fall into one
- * cell, if a cell followed from them alone. */
-static uint64_t draw_seed(void)
-{
-    uint64_t seed;
-    if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
-        seed = (uint64_t)(uintptr_t)&seed;
-    return seed;
-}
-
-static uint32_t hash_bytes(uint64_t seed, const char *s, size_t n)
+uint32_t bpe_hash_bytes(uint64_t seed, const char *s, size_t n)
 {
     uint64_t h = seed ^ n;
     for (; n >= 8; n -= 8, s += 8) {
@@ -116,7 +54,7 @@ static uint32_t hash_bytes(uint64_t seed, const char *s, size_t n)
     return (uint32_t)(h >> 32);
 }
 
-static uint32_t hash_pair(uint64_t seed, int32_t left, int32_t right)
+uint32_t bpe_hash_pair(uint64_t seed, int32_t left, int32_t right)
 {
     uint64_t h = seed ^ ((uint64_t)(uint32_t)left << 32 | (uint32_t)right);
     h = (h ^ h >> 30) * 0xBF58476D1CE4E5B9u; /* the finalizer of SplitMix64 */
@@ -124,200 +62,42 @@ static uint32_t hash_pair(uint64_t seed, int32_t left, int32_t right)
     return (uint32_t)(h >> 31);
 }
 
-static uint32_t table_size(int64_t entries)
-{
-    uint32_t n = 16;
-    while (n < 2 * entries)
-        n *= 2;
-    return n;
-}
-
-const char *bpe_bytes(const struct bpe *b, int32_t id, size_t *n)
+const char *bpe_word_bytes(const struct bpe *b, int32_t id, size_t *n)
 {
     *n = b->begin[id + 1] - b->begin[id];
     return b->bytes + b->begin[id];
 }
 
+const char *bpe_bytes(const struct bpe *b, int32_t id, size_t *n)
+{
+    if (!b->shown)
+        return bpe_word_bytes(b, id, n);
+    *n = b->shown_begin[id + 1] - b->shown_begin[id];
+    return b->shown + b->shown_begin[id];
+}
+
 int32_t bpe_find(const struct bpe *b, const char *bytes, size_t n)
 {
-    for (uint32_t i = hash_bytes(b->seed, bytes, n);; i++) {
+    for (uint32_t i = bpe_hash_bytes(b->seed, bytes, n);; i++) {
         int32_t id = b->cell[i & (b->cells - 1)];
         if (id < 0)
             return -1;
         size_t length;
-        const char *have = bpe_bytes(b, id, &length);
+        const char *have = bpe_word_bytes(b, id, &length);
         if (length == n && memcmp(have, bytes, n) == 0)
             return id;
     }
 }
 
-/* The cell of a pair's merge; UNKNOWN if the pair does not merge. */
-static uint32_t find_merge(const struct bpe *b, int32_t left, int32_t right)
+uint32_t bpe_find_merge(const struct bpe *b, int32_t left, int32_t right)
 {
-    for (uint32_t i = hash_pair(b->seed, left, right);; i++) {
+    for (uint32_t i = bpe_hash_pair(b->seed, left, right);; i++) {
         const struct merge *m = &b->merge[i & (b->merge_cells - 1)];
         if (m->left < 0)
             return UNKNOWN;
         if (m->left == left && m->right == right)
             return i & (b->merge_cells - 1);
     }
-}
-
-/* ---- building ------------------------------------------------------------------------------ */
-
-bool bpe_added(uint8_t kind)
-{
-    return kind == TOKEN_CONTROL || kind == TOKEN_USER_DEFINED;
-}
-
-/* Makes a token findable by its bytes; the first of equal ones stays. */
-static void insert_token(struct bpe *b, int32_t id)
-{
-    size_t n;
-    const char *bytes = bpe_bytes(b, id, &n);
-    if (n == 0 || bpe_find(b, bytes, n) >= 0)
-        return;
-    uint32_t i = hash_bytes(b->seed, bytes, n);
-    while (b->cell[i & (b->cells - 1)] >= 0)
-        i++;
-    b->cell[i & (b->cells - 1)] = id;
-    if (n == 1)
-        b->byte[(unsigned char)bytes[0]] = id;
-}
-
-/* Bytes of every token. A text outside the alphabet stands for its own UTF-8, and cannot come
- * out of merges: `reachable` tells which is which. */
-static int read_tokens(struct bpe *b, const struct vocab_source *src, bool *reachable,
-                       struct err *err)
-{
-    size_t total = 0;
-    for (int32_t i = 0; i < src->tokens; i++) {
-        if (src->length[i] < 0)
-            return err_set(err, "vocabulary: token %d has a negative length", i);
-        total += (size_t)src->length[i];
-    }
-    b->bytes = xmalloc(total + 1);
-    b->begin = xcalloc((size_t)src->tokens + 1, sizeof *b->begin);
-    size_t at = 0;
-    for (int32_t i = 0; i < src->tokens; i++) {
-        size_t n = (size_t)src->length[i];
-        int64_t m = byte_level_decode(src->text[i], n, b->bytes + at);
-        reachable[i] = m >= 0;
-        if (m < 0)
-            memcpy(b->bytes + at, src->text[i], n);
-        b->begin[i] = at;
-        at += m < 0 ? n : (size_t)m;
-    }
-    b->begin[src->tokens] = at;
-    return 0;
-}
-
-/* Normal tokens first: an added token with the same bytes must not take their place. */
-static void index_tokens(struct bpe *b, const bool *reachable)
-{
-    b->cells = table_size(b->tokens);
-    b->cell = xmalloc(b->cells * sizeof *b->cell);
-    memset(b->cell, 0xFF, b->cells * sizeof *b->cell);
-    memset(b->byte, 0xFF, sizeof b->byte);
-    for (int added = 0; added < 2; added++)
-        for (int32_t i = 0; i < b->tokens; i++)
-            if (reachable[i] && bpe_added(b->kind[i]) == added)
-                insert_token(b, i);
-}
-
-/* Finds the three tokens of a merge "left right". */
-static int read_merge(const struct bpe *b, const char *text, size_t n, int64_t rank,
-                      struct merge *out, char *room, struct err *err)
-{
-    const char *space = memchr(text, ' ', n);
-    if (!space)
-        return err_set(err, "merge %lld '%.*s' is not two tokens", (long long)rank,
-                       (int)(n < 80 ? n : 80), text);
-    size_t head = (size_t)(space - text);
-    int64_t left = byte_level_decode(text, head, room);
-    int64_t right = left < 0 ? -1 : byte_level_decode(space + 1, n - head - 1, room + left);
-    if (left <= 0 || right <= 0)
-        return err_set(err, "merge %lld '%.*s' is not in the byte-level alphabet", (long long)rank,
-                       (int)(n < 80 ? n : 80), text);
-    out->left = bpe_find(b, room, (size_t)left);
-    out->right = bpe_find(b, room + left, (size_t)right);
-    out->id = bpe_find(b, room, (size_t)(left + right));
-    out->rank = (int32_t)rank;
-    if (out->left < 0 || out->right < 0 || out->id < 0)
-        return err_set(err, "merge %lld '%.*s' has a token that is not in the vocabulary",
-                       (long long)rank, (int)(n < 80 ? n : 80), text);
-    return 0;
-}
-
-/* A pair listed twice has its last rank, as in Hugging Face tokenizers. */
-static int read_merges(struct bpe *b, const struct vocab_source *src, struct err *err)
-{
-    if (src->merges < 0 || src->merges > INT32_MAX / 4)
-        return err_set(err, "vocabulary: %lld merges", (long long)src->merges);
-    b->merge_cells = table_size(src->merges);
-    b->merge = xmalloc(b->merge_cells * sizeof *b->merge);
-    memset(b->merge, 0xFF, b->merge_cells * sizeof *b->merge);
-    size_t size = 256;
-    char *room = xmalloc(size);
-    int rc = 0;
-    for (int64_t i = 0; i < src->merges && rc == 0; i++) {
-        if (src->merge_length[i] < 0) {
-            rc = err_set(err, "vocabulary: merge %lld has a negative length", (long long)i);
-            break;
-        }
-        size_t n = (size_t)src->merge_length[i];
-        if (n > size)
-            room = xrealloc(room, size = 2 * n);
-        struct merge m;
-        rc = read_merge(b, src->merge[i], n, i, &m, room, err);
-        if (rc)
-            break;
-        uint32_t cell = find_merge(b, m.left, m.right);
-        if (cell == UNKNOWN) {
-            cell = hash_pair(b->seed, m.left, m.right) & (b->merge_cells - 1);
-            while (b->merge[cell].left >= 0)
-                cell = (cell + 1) & (b->merge_cells - 1);
-        }
-        b->merge[cell] = m;
-    }
-    free(room);
-    return rc;
-}
-
-struct bpe *bpe_open(const struct vocab_source *src, struct err *err)
-{
-    struct bpe *b = xcalloc(1, sizeof *b);
-    b->tokens = src->tokens;
-    b->seed = draw_seed();
-    b->ignore_merges = src->ignore_merges;
-    b->kind = xmalloc((size_t)src->tokens);
-    memcpy(b->kind, src->kind, (size_t)src->tokens);
-    b->whole = xcalloc((size_t)src->tokens, sizeof *b->whole);
-    bool *reachable = xcalloc((size_t)src->tokens, sizeof *reachable);
-    int rc = read_tokens(b, src, reachable, err);
-    if (rc == 0) {
-        index_tokens(b, reachable);
-        rc = read_merges(b, src, err);
-    }
-    free(reachable);
-    if (rc) {
-        bpe_close(b);
-        return NULL;
-    }
-    return b;
-}
-
-void bpe_close(struct bpe *b)
-{
-    if (!b)
-        return;
-    free(b->bytes);
-    free(b->begin);
-    free(b->kind);
-    free(b->cell);
-    free(b->merge);
-    free((void *)b->whole);
-    free(b);
 }
 
 /* ---- merging ------------------------------------------------------------------------------- */
@@ -385,22 +165,63 @@ static void offer(const struct bpe *b, const struct bpe_scratch *s, uint32_t at,
 {
     if (at == UNKNOWN || s->symbol[at].after == UNKNOWN)
         return;
-    uint32_t cell = find_merge(b, s->symbol[at].id, s->symbol[s->symbol[at].after].id);
+    uint32_t cell = bpe_find_merge(b, s->symbol[at].id, s->symbol[s->symbol[at].after].id);
     if (cell != UNKNOWN)
         heap_push(s->heap, heaped, (struct bpe_candidate){b->merge[cell].rank, at});
 }
 
-/* Lays the word out as one-byte symbols; returns how many. */
+/* Appends a symbol to the m that are there. */
+static uint32_t lay(const struct bpe_scratch *s, uint32_t m, int32_t id)
+{
+    s->symbol[m] = (struct bpe_symbol){id, m ? m - 1 : UNKNOWN, m + 1};
+    return m + 1;
+}
+
+static bool has_bytes(const struct bpe *b, const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (b->byte[(unsigned char)s[i]] < 0)
+            return false;
+    return b->byte_fallback;
+}
+
+/* Lays the word out as characters, those without a token as their bytes or as the unknown token.
+ * That waits for the next character with a token, as in Hugging Face tokenizers: byte tokens come
+ * before it, and a whole run is one where they are to be fused. */
+static uint32_t lay_out_characters(const struct bpe *b, const struct bpe_scratch *s,
+                                   const char *word, size_t n)
+{
+    uint32_t m = 0, cp;
+    bool waits = false;
+    for (size_t i = 0, length; i < n; i += length) {
+        int got = utf8_decode(word + i, n - i, &cp);
+        length = got > 0 ? (size_t)got : 1;
+        int32_t id = bpe_find(b, word + i, length);
+        if (id >= 0) {
+            m = waits ? lay(s, m, b->unknown) : m;
+            m = lay(s, m, id);
+            waits = false;
+        } else if (has_bytes(b, word + i, length)) {
+            for (size_t k = 0; k < length; k++)
+                m = lay(s, m, b->byte[(unsigned char)word[i + k]]);
+        } else if (b->unknown >= 0) {
+            m = waits && !b->fuse_unknown ? lay(s, m, b->unknown) : m;
+            waits = true;
+        }
+    }
+    return waits ? lay(s, m, b->unknown) : m;
+}
+
+/* Lays the word out as symbols; returns how many, at most n. */
 static uint32_t lay_out(const struct bpe *b, const struct bpe_scratch *s, const char *word,
                         size_t n)
 {
     uint32_t m = 0;
-    for (size_t i = 0; i < n; i++) {
+    if (b->pieces)
+        m = lay_out_characters(b, s, word, n);
+    for (size_t i = 0; i < n && !b->pieces; i++) {
         int32_t id = b->byte[(unsigned char)word[i]];
-        if (id < 0)
-            continue;
-        s->symbol[m] = (struct bpe_symbol){id, m ? m - 1 : UNKNOWN, m + 1};
-        m++;
+        m = id < 0 ? m : lay(s, m, id);
     }
     if (m)
         s->symbol[m - 1].after = UNKNOWN;
@@ -416,7 +237,7 @@ static void merge_pair(const struct bpe *b, struct bpe_scratch *s, struct bpe_ca
     if (left->id < 0 || left->after == UNKNOWN)
         return;
     struct bpe_symbol *right = &s->symbol[left->after];
-    uint32_t cell = find_merge(b, left->id, right->id);
+    uint32_t cell = bpe_find_merge(b, left->id, right->id);
     if (cell == UNKNOWN || b->merge[cell].rank != c.rank)
         return;
     left->id = b->merge[cell].id;
@@ -460,7 +281,7 @@ int bpe_word(const struct bpe *b, struct bpe_scratch *s, const char *word, size_
              struct id_list *out, struct encode_control *control, struct err *err)
 {
     int32_t id = bpe_find(b, word, n);
-    if (id >= 0 && bpe_added(b->kind[id]))
+    if (id >= 0 && bpe_added(b->kind[id]) && !b->pieces)
         id = -1;
     if (id < 0)
         return merge_word(b, s, word, n, out, control, err);

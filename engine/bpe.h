@@ -30,18 +30,25 @@ struct bpe_scratch {
 };
 void bpe_scratch_free(struct bpe_scratch *s);
 
-/* Appends the tokens of one word of n bytes, 1 <= n < 2^31. A byte the vocabulary has no token
- * for is left out, as Hugging Face tokenizers does where there is no unknown token. -1 with a
- * message if `control` says to end. */
+/* Appends the tokens of one word of n bytes, 1 <= n < 2^31, of whole characters where the
+ * vocabulary is one of SentencePiece. What the vocabulary has no token for, no byte tokens and no
+ * unknown token is left out, as Hugging Face tokenizers does. -1 with a message if `control` says
+ * to end. */
 int bpe_word(const struct bpe *b, struct bpe_scratch *s, const char *word, size_t n,
              struct id_list *out, struct encode_control *control, struct err *err);
 
 /* Whether tokens of this kind are found in a text before words are (added.h). */
 bool bpe_added(uint8_t kind);
 
-/* The bytes a token stands for. */
+/* Whether the tokens of a text of a SentencePiece vocabulary are those of its words, each of which
+ * begins with the spaces before it: no merge reaches over that border. */
+bool bpe_words_part(const struct bpe *b);
+
+/* The bytes a token stands for in a text, and those that words have for it: the same but for
+ * SentencePiece, which writes spaces and bytes in characters. */
+const char *bpe_word_bytes(const struct bpe *b, int32_t id, size_t *n);
 const char *bpe_bytes(const struct bpe *b, int32_t id, size_t *n);
-/* The token that stands for these bytes; -1 if there is none. */
+/* The token that stands for these bytes in words; -1 if there is none. */
 int32_t bpe_find(const struct bpe *b, const char *bytes, size_t n);
 
 /* Bytes of a text in GPT-2's byte-level alphabet, at most n of them, written to out. -1 if it has

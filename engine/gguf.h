@@ -79,9 +79,11 @@ int gguf_float(const struct gguf *g, const char *key, double *out, struct err *e
 int gguf_bool(const struct gguf *g, const char *key, bool *out, struct err *err);
 int gguf_string(const struct gguf *g, const char *key, struct gguf_string *out, struct err *err);
 
-/* An array of strings, or of integers, as malloc'ed arrays of *n entries. Results as above. */
+/* An array of strings, integers or 32-bit floats, as malloc'ed arrays of *n entries. Results as
+ * above. */
 int gguf_strings(const struct gguf *g, const char *key, struct gguf_string **out, int64_t *n,
                  struct err *err);
 int gguf_ints(const struct gguf *g, const char *key, int32_t **out, int64_t *n, struct err *err);
+int gguf_floats(const struct gguf *g, const char *key, float **out, int64_t *n, struct err *err);
 
 #endif

@@ -204,3 +204,19 @@ int gguf_ints(const struct gguf *g, const char *key, int32_t **out, int64_t *n, 
     *n = (int64_t)v->count;
     return 1;
 }
+
+int gguf_floats(const struct gguf *g, const char *key, float **out, int64_t *n, struct err *err)
+{
+    const struct gguf_value *v = gguf_find(g, key);
+
+    if (!v)
+        return 0;
+    if (v->type != GGUF_ARRAY || v->item != GGUF_F32)
+        return mismatch(g, v, "an array of 32-bit floats", err);
+    if (v->count > ITEMS_MAX)
+        return mismatch(g, v, "fewer items", err);
+    *n = (int64_t)v->count;
+    *out = xcalloc((size_t)v->count + 1, sizeof **out);
+    memcpy(*out, v->data, (size_t)v->count * sizeof **out);
+    return 1;
+}

@@ -93,8 +93,8 @@ static char *of_folder(const char *folder)
     if (there(folder, "tokenizer.json"))
         return NULL;
     if (there(folder, "tokenizer.model"))
-        return xstrdup(
-            "tokenizer.model is not read, and SentencePiece vocabularies are not supported");
+        return xstrdup("tokenizer.model is not read: save the tokenizer with transformers, which "
+                       "writes a tokenizer.json");
     return there(folder, "vocab.json") ? xstrdup("vocab.json and merges.txt are not read: save the "
                                                  "tokenizer with transformers, "
                                                  "which writes a tokenizer.json")

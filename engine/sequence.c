@@ -5,7 +5,8 @@
  * the stop strings (stop.h), and what is certain goes out with the token's event. The text of all
  * events of a request, put together, is its output: nothing is ever taken back, and streaming and
  * plain answers read the same events. A prompt of ids may end within a character, which the first
- * tokens complete: the output then begins with it.
+ * tokens complete: the output then begins with it. The space that SentencePiece puts in front of a
+ * text is left out where the answer begins it, behind a prompt of nothing but hidden tokens.
  *
  * A token that ends the request (end of generation, or one of its stop ids) is counted and gets
  * its event, but adds no text unless special tokens were asked for. min_tokens holds off every
@@ -42,11 +43,15 @@ static void copy_stops(struct sequence *s, const struct engine_request *r,
         s->stop_token[s->stop_tokens++] = r->stop_token[i];
 }
 
+static bool has_text(const struct sequence *s, int32_t token)
+{
+    return s->tokenizer && token < tokenizer_vocab(s->tokenizer); /* padding has none */
+}
+
 static const char *bytes_of(const struct sequence *s, int32_t token, bool special, size_t *n)
 {
     *n = 0;
-    bool text = s->tokenizer && token < tokenizer_vocab(s->tokenizer); /* none of padding */
-    return text ? tokenizer_bytes(s->tokenizer, token, special, n) : "";
+    return has_text(s, token) ? tokenizer_bytes(s->tokenizer, token, special, n) : "";
 }
 
 /* Whole characters that became certain with these bytes; *n of them in s->text. */
@@ -57,6 +62,15 @@ static void characters(struct sequence *s, const char *bytes, size_t bytes_n, bo
         s->text = xrealloc(s->text, s->text_size);
     }
     *n = utf8_stream_push(&s->utf8, bytes, bytes_n, flush, s->text);
+}
+
+/* Whether the text has begun with the prompt; if not, the first bytes of the answer begin it. */
+static bool text_begun(const struct sequence *s)
+{
+    size_t n = 0;
+    for (int32_t i = 0; i < s->prompt_n && n == 0; i++)
+        bytes_of(s, s->tokens[i], s->keep_special, &n);
+    return n > 0;
 }
 
 /* Leaves in the stream what the prompt's last tokens begin of a character: three bytes at most. */
@@ -70,6 +84,7 @@ static void begin_text(struct sequence *s, bool echo)
         characters(s, bytes, n, false, &whole);
     }
     s->unfinished = echo ? 0 : s->utf8.n;
+    s->begun = text_begun(s);
 }
 
 struct sequence *sequence_new(const struct engine_request *r, const struct sequence_model *m)
@@ -198,8 +213,10 @@ static bool ends_with(const struct sequence *s, int32_t token)
 /* The text of `token` into event; a completed stop string decides the end. */
 static void add_text(struct sequence *s, int32_t token, struct engine_event *event)
 {
-    size_t bytes_n;
-    const char *bytes = bytes_of(s, token, s->keep_special, &bytes_n);
+    size_t bytes_n = 0;
+    const char *bytes = "";
+    if (has_text(s, token))
+        bytes = tokenizer_next_bytes(s->tokenizer, token, s->keep_special, &s->begun, &bytes_n);
     settle_unfinished(s, bytes, bytes_n, false);
     characters(s, bytes, bytes_n, false, &event->text_n);
     event->text = s->text;

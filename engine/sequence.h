@@ -80,6 +80,7 @@ struct sequence {
     /* text: */
     const struct tokenizer *tokenizer;
     struct utf8_stream utf8;
+    bool begun;         /* a token with text has come, in the prompt or since */
     int32_t unfinished; /* bytes of the prompt in there that go if no token continues them */
     struct stop *stop;  /* NULL: no stop strings */
     char *text;

@@ -6,6 +6,9 @@
  *   ill-formed UTF-8 replaced -> added tokens cut out -> NFC -> added tokens that are matched in
  *   normalized text cut out -> pre-tokenizer (words) -> BPE (tokens) -> BOS and EOS around it
  *
+ * With SentencePiece spaces become U+2581 and one more comes in front: in the place of NFC, or just
+ * before the pre-tokenizer, as the vocabulary says.
+ *
  * Each stage hands its pieces straight to the next (callbacks, no lists in between); only the
  * last appends to the result. The tokenizer itself is read-only once built; all that changes while
  * encoding is in struct encoding on the caller's stack.
@@ -31,6 +34,8 @@ struct tokenizer {
     bool *stop;    /* [tokens] */
     bool nfc, add_bos, add_eos;
     int32_t bos, eos;
+    bool spaces; /* SentencePiece, as `pieces` says; its `score` is not kept */
+    struct vocab_pieces pieces;
 };
 
 /* ---- building ------------------------------------------------------------------------------ */
@@ -40,6 +45,48 @@ struct tokenizer {
 static const char *const stop_texts[] = {
     "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<|eom_id|>", "</s>",
 };
+
+/* Patterns of SentencePiece's words: a space begins one; or runs of spaces do, where BPE comes to
+ * the same (bpe_words_part()); or the text is one. */
+static const struct pre_step space_step = {.pattern = "\\x{2581}[^\\x{2581}]*|[^\\x{2581}]+"};
+static const struct pre_step spaces_step = {.pattern = "\\x{2581}*[^\\x{2581}]+|\\x{2581}+"};
+static const struct pre_step text_step = {.pattern = NULL};
+
+/* A text with PIECE_SPACE for its spaces, and with one in front: malloc'ed. */
+static char *mark_spaces(const char *text, size_t n, bool prefix, size_t *length)
+{
+    size_t spaces = prefix, m = 0;
+    for (size_t i = 0; i < n; i++)
+        spaces += text[i] == ' ';
+    char *out = xmalloc(n + PIECE_SPACE_BYTES * spaces + 1);
+    if (prefix)
+        m = (size_t)(stpcpy(out, PIECE_SPACE) - out);
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] == ' ')
+            m = (size_t)(stpcpy(out + m, PIECE_SPACE) - out);
+        else
+            out[m++] = text[i];
+    }
+    *length = m;
+    return out;
+}
+
+/* What a text is once normalized: malloc'ed, or NULL for the text as it is. -1 when told to end. */
+static int normalize(const struct tokenizer *t, const char *text, size_t n, char **out,
+                     size_t *length, struct encode_control *control, struct err *err)
+{
+    *out = NULL;
+    *length = n;
+    if (t->spaces && t->pieces.normalizes) {
+        *out = mark_spaces(text, n, n > 0 && t->pieces.prefix != PREFIX_NONE, length);
+        return encode_work(control, (int64_t)n, err);
+    }
+    if (t->nfc && nfc_normalize(text, n, out, length, control, err))
+        return -1;
+    if (!*out)
+        *length = n;
+    return 0;
+}
 
 /* Ill-formed text is refused: it could match inside a character and cut it in two. */
 static int put_added(struct tokenizer *t, const struct vocab_source *src, int32_t id,
@@ -58,11 +105,11 @@ static int put_added(struct tokenizer *t, const struct vocab_source *src, int32_
         return 0;
     }
     struct encode_control control = {0};
-    char *nfc = NULL;
-    if (t->nfc && nfc_normalize(src->text[id], n, &nfc, &m, &control, err))
+    char *normal;
+    if (normalize(t, src->text[id], n, &normal, &m, &control, err))
         return -1;
-    added_put(t->normalized, nfc ? nfc : src->text[id], nfc ? m : n, id, flags);
-    free(nfc);
+    added_put(t->normalized, normal ? normal : src->text[id], m, id, flags);
+    free(normal);
     return 0;
 }
 
@@ -94,7 +141,9 @@ static int set_stops(struct tokenizer *t, const struct vocab_source *src, struct
 /* Vocabulary, merges and pre-tokenizer; what the named family knows overrides the source. */
 static int build_stages(struct tokenizer *t, struct vocab_source *src, struct err *err)
 {
-    bool bos_expected = false;
+    bool bos_expected = src->pieces != NULL;
+    if (src->pieces && (src->pre || src->step || src->nfc))
+        return err_set(err, "vocabulary: a pre-tokenizer or NFC beside SentencePiece");
     if (src->pre) {
         const struct pre_family *family = pretokenize_family(src->pre, err);
         if (!family)
@@ -108,11 +157,20 @@ static int build_stages(struct tokenizer *t, struct vocab_source *src, struct er
     t->nfc = src->nfc;
     t->add_bos = src->bos >= 0 && (src->add_bos < 0 ? bos_expected : src->add_bos);
     t->add_eos = src->eos >= 0 && src->add_eos > 0;
-    t->pre = pretokenizer_open(src->step, src->steps, err);
-    if (!t->pre)
-        return -1;
     t->bpe = bpe_open(src, err);
-    return t->bpe ? 0 : -1;
+    if (!t->bpe)
+        return -1;
+    if (src->pieces) {
+        t->spaces = true;
+        t->pieces = *src->pieces;
+        t->pieces.score = NULL;
+        src->step = t->pieces.splits         ? &space_step
+                    : bpe_words_part(t->bpe) ? &spaces_step
+                                             : &text_step;
+        src->steps = 1;
+    }
+    t->pre = pretokenizer_open(src->step, src->steps, err);
+    return t->pre ? 0 : -1;
 }
 
 struct tokenizer *tokenizer_build(const struct vocab_source *source, struct err *err)
@@ -122,11 +180,12 @@ struct tokenizer *tokenizer_build(const struct vocab_source *source, struct err 
         err_set(err, "vocabulary: no tokens");
         return NULL;
     }
-    if (!src.pre && !src.step) {
+    if (!src.pre && !src.step && !src.pieces) {
         err_set(err, "vocabulary: tokenizer.ggml.pre is missing, so how text is cut is not known");
         return NULL;
     }
-    if (check_id(&src, "BOS id", src.bos, err) || check_id(&src, "EOS id", src.eos, err))
+    if (check_id(&src, "BOS id", src.bos, err) || check_id(&src, "EOS id", src.eos, err) ||
+        (src.pieces && check_id(&src, "unknown id", src.pieces->unknown, err)))
         return NULL;
     struct tokenizer *t = xcalloc(1, sizeof *t);
     t->tokens = src.tokens;
@@ -178,6 +237,7 @@ struct encoding {
     const struct tokenizer *t;
     struct encode_control *control;
     struct pre_run *run;
+    const char *begin; /* of the text */
     struct bpe_scratch scratch;
     struct id_list ids;
 };
@@ -190,9 +250,28 @@ static int add_word(void *ctx, const char *word, size_t n, struct err *err)
     return bpe_word(e->t->bpe, &e->scratch, word, n, &e->ids, e->control, err);
 }
 
+/* A piece without added tokens, its spaces still as in the text: into words, behind a space where
+ * one has to be. */
+static int cut_spaces(struct encoding *e, const char *piece, size_t n, struct err *err)
+{
+    enum space_prefix prefix = e->t->pieces.prefix;
+    bool wanted = prefix == PREFIX_EACH || (prefix == PREFIX_FIRST && piece == e->begin);
+    bool there = piece[0] == ' ' ||
+                 (n >= PIECE_SPACE_BYTES && memcmp(piece, PIECE_SPACE, PIECE_SPACE_BYTES) == 0);
+    size_t m;
+    char *marked = mark_spaces(piece, n, wanted && !there, &m);
+    int rc = encode_work(e->control, (int64_t)n, err);
+    if (rc == 0)
+        rc = pre_run_cut(e->run, marked, m, err);
+    free(marked);
+    return rc;
+}
+
 static int add_normalized(void *ctx, const char *piece, size_t n, int32_t id, struct err *err)
 {
     struct encoding *e = ctx;
+    if (id < 0 && e->t->spaces && !e->t->pieces.normalizes)
+        return cut_spaces(e, piece, n, err);
     if (id < 0)
         return pre_run_cut(e->run, piece, n, err);
     id_list_add(&e->ids, id);
@@ -206,14 +285,13 @@ static int add_raw(void *ctx, const char *piece, size_t n, int32_t id, struct er
         id_list_add(&e->ids, id);
         return 0;
     }
-    size_t m = n;
-    char *nfc = NULL;
-    if (e->t->nfc && nfc_normalize(piece, n, &nfc, &m, e->control, err))
-        return -1;
-    if (!nfc)
-        m = n;
-    int rc = added_cut(e->t->normalized, nfc ? nfc : piece, m, add_normalized, e, e->control, err);
-    free(nfc);
+    size_t m;
+    char *normal;
+    int rc = normalize(e->t, piece, n, &normal, &m, e->control, err);
+    if (rc == 0)
+        rc = added_cut(e->t->normalized, normal ? normal : piece, m, add_normalized, e, e->control,
+                       err);
+    free(normal);
     return rc;
 }
 
@@ -236,7 +314,8 @@ int64_t tokenizer_encode_cancellable(const struct tokenizer *t, const char *text
     e.run = pre_run_begin(t->pre, add_word, &e, control);
     if (special && t->add_bos)
         id_list_add(&e.ids, t->bos);
-    int rc = added_cut(t->added, valid ? valid : text, n, add_raw, &e, control, err);
+    e.begin = valid ? valid : text;
+    int rc = added_cut(t->added, e.begin, n, add_raw, &e, control, err);
     if (special && t->add_eos)
         id_list_add(&e.ids, t->eos);
     pre_run_end(e.run);
@@ -260,15 +339,32 @@ const char *tokenizer_bytes(const struct tokenizer *t, int32_t id, bool special,
     return bpe_bytes(t->bpe, id, n);
 }
 
+const char *tokenizer_text(const struct tokenizer *t, int32_t id, size_t *n)
+{
+    *n = 0;
+    return id < 0 || id >= t->tokens ? "" : bpe_word_bytes(t->bpe, id, n);
+}
+
+const char *tokenizer_next_bytes(const struct tokenizer *t, int32_t id, bool special, bool *begun,
+                                 size_t *n)
+{
+    const char *bytes = tokenizer_bytes(t, id, special, n);
+    bool strip = !*begun && t->spaces && t->pieces.strips && *n > 0 && bytes[0] == ' ';
+    *begun = *begun || *n > 0;
+    *n -= strip;
+    return bytes + strip;
+}
+
 char *tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t n, bool special,
                        size_t *length)
 {
     struct utf8_stream stream = {.n = 0};
     size_t room = 64, m = 0;
+    bool begun = false;
     char *out = xmalloc(room);
     for (int64_t i = 0; i <= n; i++) {
         size_t bytes = 0;
-        const char *token = i < n ? tokenizer_bytes(t, ids[i], special, &bytes) : "";
+        const char *token = i < n ? tokenizer_next_bytes(t, ids[i], special, &begun, &bytes) : "";
         if (m + 3 * bytes + 17 > room) {
             room = 2 * room + 3 * bytes + 17;
             out = xrealloc(out, room);
@@ -300,6 +396,11 @@ bool tokenizer_is_stop(const struct tokenizer *t, int32_t id)
     return id >= 0 && id < t->tokens && t->stop[id];
 }
 
+bool tokenizer_adds_spaces(const struct tokenizer *t)
+{
+    return t->spaces && t->pieces.prefix != PREFIX_NONE;
+}
+
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id)
 {
     return id >= 0 && id < t->tokens && t->kind[id] == TOKEN_CONTROL;
@@ -307,12 +408,16 @@ bool tokenizer_is_special(const struct tokenizer *t, int32_t id)
 
 int32_t tokenizer_find(const struct tokenizer *t, const char *text)
 {
-    size_t n = strlen(text);
+    struct encode_control control = {0};
+    size_t n = strlen(text), normal_n;
+    char *normal;
     int32_t id = added_find(t->added, text, n);
-    if (id < 0)
-        id = added_find(t->normalized, text, n);
-    if (id >= 0)
-        return id;
+    if (id < 0 && normalize(t, text, n, &normal, &normal_n, &control, NULL) == 0) {
+        id = added_find(t->normalized, normal ? normal : text, normal_n);
+        free(normal);
+    }
+    if (id >= 0 || t->spaces)
+        return id >= 0 ? id : bpe_find(t->bpe, text, n);
     char *bytes = xmalloc(n + 1);
     int64_t m = byte_level_decode(text, n, bytes);
     if (m > 0)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokenizer.h - text to token ids and back: byte-level BPE as Hugging Face `tokenizers` does it.
+/* tokenizer.h - text to token ids and back: byte-level BPE, and the BPE of SentencePiece, as
+ * Hugging Face `tokenizers` does them.
  *
  * Immutable after it was built; encode and decode may run on any thread at once. Equal to Hugging
  * Face tokenizers on every string (tests/golden/tokenizer/ holds the proof).
@@ -24,6 +25,7 @@ enum added_flag {
     ADDED_RSTRIP = 2,      /* ... and after it */
     ADDED_SINGLE_WORD = 4, /* only where no word character touches it */
     ADDED_NORMALIZED = 8,  /* looked for in the normalized text, after all the others */
+    ADDED_OUTSIDE = 16,    /* not in the model's own vocabulary: no word is made of it */
 };
 
 /* One pre-tokenizer step: cuts every piece of text into smaller ones. */
@@ -33,9 +35,36 @@ struct pre_step {
     bool prefix_space;   /* first, a piece that does not begin with a space is given one */
 };
 
+/* How tokens of SentencePiece write a space: U+2581. */
+#define PIECE_SPACE "\xE2\x96\x81"
+enum { PIECE_SPACE_BYTES = 3 };
+
+/* Where a text that does not begin with a space is given one. */
+enum space_prefix {
+    PREFIX_NONE,
+    PREFIX_FIRST, /* where the text begins, not behind an added token there */
+    PREFIX_EACH,  /* each piece of text between added tokens */
+};
+
+/* What a vocabulary of SentencePiece has besides. Its tokens are written in the text's own
+ * characters, PIECE_SPACE for a space, and <0xE2> for the byte E2. */
+struct vocab_pieces {
+    const float
+        *score;      /* [tokens] merges follow from these, the highest first; NULL: from `merge` */
+    int32_t unknown; /* the token of a character that has none; -1: it is left out */
+    bool byte_fallback; /* such a character is its bytes, if they all have tokens */
+    bool fuse_unknown;  /* several of them in a row are one token */
+    bool normalizes; /* spaces are written as PIECE_SPACE before added tokens are looked for in the
+                        normalized text, and the prefix comes even before a space */
+    enum space_prefix prefix;
+    bool splits; /* each space begins a word; otherwise the text is one word */
+    bool strips; /* decoding leaves out the space that a text begins with */
+};
+
 /* What a vocabulary source (GGUF metadata or tokenizer.json) must provide. Texts are in the
  * byte-level alphabet (GPT-2's byte-to-unicode map), those of control and user-defined tokens as
- * they stand in a prompt; all UTF-8. Zero-initialize it; the builder copies what it keeps. */
+ * they stand in a prompt; all UTF-8 (of SentencePiece: see above). Zero-initialize it; the builder
+ * copies what it keeps. */
 struct vocab_source {
     int32_t tokens;
     const char **text;     /* [tokens] */
@@ -46,6 +75,7 @@ struct vocab_source {
     const char **merge;          /* [merges] "left right" */
     const int32_t *merge_length; /* [merges] */
     const char *pre; /* GGUF name: "gpt-2", "llama-bpe", "qwen2", "smollm", ... or NULL */
+    const struct vocab_pieces *pieces; /* SentencePiece; then neither `pre` nor `step` is needed */
     const struct pre_step *step; /* [steps] the pre-tokenizer spelled out when `pre` is NULL */
     int32_t steps;
     bool ignore_merges; /* a word that is a token is not merged; a named `pre` knows for itself */
@@ -87,6 +117,15 @@ int64_t tokenizer_encode_cancellable(const struct tokenizer *t, const char *text
  * unless `special`. The pointer lives as long as the tokenizer. */
 const char *tokenizer_bytes(const struct tokenizer *t, int32_t id, bool special, size_t *n);
 
+/* The text of a token as a prompt has it: what chat templates write. Otherwise as above. */
+const char *tokenizer_text(const struct tokenizer *t, int32_t id, size_t *n);
+
+/* The bytes of a token within a text that is decoded token by token. *begun: whether a token before
+ * this one had bytes; false at first, and set here. The first bytes of a text leave out the space
+ * that a SentencePiece vocabulary has put in front of it. */
+const char *tokenizer_next_bytes(const struct tokenizer *t, int32_t id, bool special, bool *begun,
+                                 size_t *n);
+
 /* Whole text of ids, incomplete UTF-8 replaced by U+FFFD; malloc'ed, NUL-terminated. */
 char *tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t n, bool special,
                        size_t *length);
@@ -95,6 +134,8 @@ int32_t tokenizer_vocab(const struct tokenizer *t);
 int32_t tokenizer_bos(const struct tokenizer *t);              /* -1: none */
 int32_t tokenizer_eos(const struct tokenizer *t);              /* -1: none */
 bool tokenizer_is_stop(const struct tokenizer *t, int32_t id); /* ends a generation */
+/* Whether it puts spaces in front of texts, or of pieces of them, that are not in them. */
+bool tokenizer_adds_spaces(const struct tokenizer *t);
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 /* Id of a token by its exact text (special or normal); -1 if there is none. */
 int32_t tokenizer_find(const struct tokenizer *t, const char *text);

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "config/log.h"
-#include "engine/bpe.h"
 #include "engine/filemap.h"
 #include "engine/json_file.h"
 
@@ -107,6 +106,8 @@ static int put_added(struct tokenizer_json *j, const cJSON *item, struct err *er
                  {"single_word", ADDED_SINGLE_WORD},
                  {"normalized", ADDED_NORMALIZED}};
     int32_t id = whole_number(cJSON_GetObjectItemCaseSensitive(item, "id"), TOKENS_MAX);
+    if (!j->text[id])
+        j->added[id] |= ADDED_OUTSIDE;
     if (put_token(j, id, json_text(item, "content", ""), err))
         return -1;
     j->kind[id] = json_flag(item, "special", false) ? TOKEN_CONTROL : TOKEN_USER_DEFINED;
@@ -202,26 +203,10 @@ static int read_merges(struct tokenizer_json *j, const cJSON *model, struct err 
     return 0;
 }
 
-/* Bytes without a token would become the unknown token; we have none, so all must be there.
- * UTF-8 never has the bytes C0, C1 and F5 to FF. */
-static int check_alphabet(const struct tokenizer_json *j, struct err *err)
-{
-    bool present[256] = {false};
-    for (int32_t i = 0; i < j->src.tokens; i++) {
-        char byte[2];
-        if (j->length[i] <= 2 && byte_level_decode(j->text[i], (size_t)j->length[i], byte) == 1)
-            present[(unsigned char)byte[0]] = true;
-    }
-    for (int b = 0; b < 0xF5; b++)
-        if (!present[b] && b != 0xC0 && b != 0xC1)
-            return err_set(err, "model.unk_token is set, and byte 0x%02X has no token", b);
-    return 0;
-}
-
 static int read_model(struct tokenizer_json *j, struct err *err)
 {
     static const char *const refused[] = {"dropout", "continuing_subword_prefix",
-                                          "end_of_word_suffix", "byte_fallback"};
+                                          "end_of_word_suffix"};
     const cJSON *model = cJSON_GetObjectItemCaseSensitive(j->root, "model");
     const char *type = json_text(model, "type", "BPE"); /* old files do not say */
     if (!cJSON_IsObject(model) || strcmp(type, "BPE") != 0)
@@ -231,13 +216,10 @@ static int read_model(struct tokenizer_json *j, struct err *err)
         bool empty = !item || cJSON_IsNull(item) || cJSON_IsFalse(item) ||
                      (cJSON_IsString(item) && !*item->valuestring);
         if (!empty)
-            return err_set(err, "model.%s is not supported%s", refused[i],
-                           i == 3 ? " (this is a SentencePiece vocabulary)" : "");
+            return err_set(err, "model.%s is not supported", refused[i]);
     }
     j->src.ignore_merges = json_flag(model, "ignore_merges", false);
-    if (read_vocab(j, err) || read_merges(j, model, err))
-        return -1;
-    return json_text(model, "unk_token", NULL) ? check_alphabet(j, err) : 0;
+    return read_vocab(j, err) || read_merges(j, model, err) ? -1 : 0;
 }
 
 /* ---- the files beside it ------------------------------------------------------------------- */

@@ -2,12 +2,14 @@
 /* tokenizer_json_stages.c - the pipeline of a tokenizer.json around its BPE model.
  *
  * The format describes any pipeline of many building blocks. Those of byte-level BPE models are
- * read here; everything else is refused by its type name, because a stage that is left out gives
- * other tokens without any error. The words are those of the file: "ByteLevel", "Split", ...
+ * read here, those of SentencePiece in tokenizer_json_pieces.c; everything else is refused by its
+ * type name, because a stage that is left out gives other tokens without any error. The words are
+ * those of the file: "ByteLevel", "Split", ...
  */
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/bpe.h"
 #include "engine/pretokenize.h"
 #include "engine/tokenizer_json.h"
 
@@ -44,8 +46,13 @@ static int read_normalizer(struct tokenizer_json *j, const cJSON *stage, struct 
         j->src.nfc = true;
         return 0;
     }
+    if (strcmp(type, "Prepend") == 0)
+        return tokenizer_json_prepend(j, stage, err);
+    if (strcmp(type, "Replace") == 0)
+        return tokenizer_json_replace(j, stage, err);
     if (strcmp(type, "Sequence") != 0)
-        return err_set(err, "normalizer '%.80s' is not supported (NFC is)", type);
+        return err_set(err, "normalizer '%.80s' is not supported (NFC, Prepend and Replace are)",
+                       type);
     const cJSON *items = sequence(stage, "normalizers", err), *item;
     if (!items)
         return -1;
@@ -126,6 +133,8 @@ static int read_pre_tokenizer(struct tokenizer_json *j, const cJSON *stage, bool
         const char *pattern = single ? pre_digit_pattern : pre_digits_pattern;
         return add_step(j, (struct pre_step){.pattern = pattern}, err);
     }
+    if (strcmp(type, "Metaspace") == 0)
+        return tokenizer_json_metaspace(j, stage, err);
     if (strcmp(type, "ByteLevel") == 0) {
         bool regex = json_flag(stage, "use_regex", true);
         *bytes = true;
@@ -136,8 +145,10 @@ static int read_pre_tokenizer(struct tokenizer_json *j, const cJSON *stage, bool
             err);
     }
     if (strcmp(type, "Sequence") != 0)
-        return err_set(
-            err, "pre_tokenizer '%.80s' is not supported (ByteLevel, Split and Digits are)", type);
+        return err_set(err,
+                       "pre_tokenizer '%.80s' is not supported (ByteLevel, Split, Digits and "
+                       "Metaspace are)",
+                       type);
     const cJSON *items = sequence(stage, "pretokenizers", err), *item;
     if (!items)
         return -1;
@@ -203,15 +214,56 @@ static int read_post_processor(struct tokenizer_json *j, const cJSON *stage, str
     return 0;
 }
 
+/* Bytes without a token would become the unknown token; we have none, so all must be there.
+ * UTF-8 never has the bytes C0, C1 and F5 to FF. */
+static int check_alphabet(const struct tokenizer_json *j, struct err *err)
+{
+    bool present[256] = {false};
+    for (int32_t i = 0; i < j->src.tokens; i++) {
+        char byte[2];
+        if (j->length[i] <= 2 && byte_level_decode(j->text[i], (size_t)j->length[i], byte) == 1)
+            present[(unsigned char)byte[0]] = true;
+    }
+    for (int b = 0; b < 0xF5; b++)
+        if (!present[b] && b != 0xC0 && b != 0xC1)
+            return err_set(err, "model.unk_token is set, and byte 0x%02X has no token", b);
+    return 0;
+}
+
+/* What the model says that only goes with one kind of vocabulary. */
+static int check_byte_level(const struct tokenizer_json *j, bool bytes, struct err *err)
+{
+    const cJSON *model = cJSON_GetObjectItemCaseSensitive(j->root, "model");
+    if (json_flag(model, "byte_fallback", false))
+        return err_set(err, "model.byte_fallback is only supported beside U+2581 for spaces "
+                            "(normalizer Replace or pre_tokenizer Metaspace)");
+    if (!bytes)
+        return err_set(err, "pre_tokenizer: neither ByteLevel nor Metaspace, so neither a "
+                            "byte-level BPE nor SentencePiece's");
+    return json_text(model, "unk_token", NULL) ? check_alphabet(j, err) : 0;
+}
+
+/* Whether a stage has come that is one of SentencePiece. */
+static bool writes_spaces(const struct tokenizer_json *j)
+{
+    return j->marks_spaces || j->pieces.prefix != PREFIX_NONE;
+}
+
 int tokenizer_json_stages(struct tokenizer_json *j, struct err *err)
 {
+    const cJSON *decoder = cJSON_GetObjectItemCaseSensitive(j->root, "decoder");
+    const cJSON *pre = cJSON_GetObjectItemCaseSensitive(j->root, "pre_tokenizer");
     bool bytes = false;
     j->src.step = j->step;
-    if (read_normalizer(j, cJSON_GetObjectItemCaseSensitive(j->root, "normalizer"), err) ||
-        read_pre_tokenizer(j, cJSON_GetObjectItemCaseSensitive(j->root, "pre_tokenizer"), &bytes,
-                           err) ||
-        read_post_processor(j, cJSON_GetObjectItemCaseSensitive(j->root, "post_processor"), err) ||
-        check_decoder(cJSON_GetObjectItemCaseSensitive(j->root, "decoder"), err))
+    if (read_normalizer(j, cJSON_GetObjectItemCaseSensitive(j->root, "normalizer"), err))
         return -1;
-    return bytes ? 0 : err_set(err, "pre_tokenizer: no ByteLevel, so not a byte-level BPE");
+    bool needless = (!pre || cJSON_IsNull(pre)) && writes_spaces(j);
+    if (!needless && read_pre_tokenizer(j, pre, &bytes, err))
+        return -1;
+    if (read_post_processor(j, cJSON_GetObjectItemCaseSensitive(j->root, "post_processor"), err))
+        return -1;
+    if (writes_spaces(j))
+        return tokenizer_json_pieces(j, err) || tokenizer_json_pieces_decoder(j, decoder, err) ? -1
+                                                                                               : 0;
+    return check_byte_level(j, bytes, err) || check_decoder(decoder, err) ? -1 : 0;
 }

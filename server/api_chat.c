@@ -261,7 +261,7 @@ static char *token_text(const struct tokenizer *t, int32_t id)
     size_t n;
     if (id < 0)
         return NULL;
-    const char *s = tokenizer_bytes(t, id, true, &n);
+    const char *s = tokenizer_text(t, id, &n);
     return strndup(s, n);
 }
 

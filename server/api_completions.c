@@ -20,9 +20,10 @@ static void spell(struct prompt *p, const struct tokenizer *t)
 {
     struct utf8_stream characters = {0};
     struct buf text = {0};
+    bool begun = false;
     for (int64_t i = 0; i < p->n; i++) {
         size_t n;
-        const char *bytes = tokenizer_bytes(t, p->ids[i], true, &n);
+        const char *bytes = tokenizer_next_bytes(t, p->ids[i], true, &begun, &n);
         buf_reserve(&text, 3 * n + 16);
         text.n += utf8_stream_push(&characters, bytes, n, false, text.p + text.n);
     }

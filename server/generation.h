@@ -33,8 +33,9 @@ struct prompt {
 struct logprobs {
     struct buf tokens, values, tops, offsets; /* completions: four lists */
     struct buf content;                       /* chat: one */
-    int64_t at;                               /* characters of the text before the next token */
-    size_t echo_at;                           /* bytes of the echoed prompt already accounted for */
+    bool begun;     /* a token with text has come: the first leaves out SentencePiece's space */
+    int64_t at;     /* characters of the text before the next token */
+    size_t echo_at; /* bytes of the echoed prompt already accounted for */
 };
 
 struct choice {

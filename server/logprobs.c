@@ -108,6 +108,11 @@ static void add_legacy(struct choice *c, const struct sampled *s, int64_t length
     buf_char(&l->tops, '}');
 }
 
+static bool begins_at(const struct prompt *p, size_t at, const char *bytes, size_t n)
+{
+    return at + n <= p->text_n && memcmp(p->text + at, bytes, n) == 0;
+}
+
 void logprobs_prompt(struct choice *c, const struct sampled *s)
 {
     const struct prompt *p = &c->g->prompt[c->prompt];
@@ -116,7 +121,13 @@ void logprobs_prompt(struct choice *c, const struct sampled *s)
     /* A token that the tokenizer put in (BOS) is not part of the text. Any other that differs was
      * normalized: an e and its accent are two characters here and one in the token, so from there
      * on prompt tokens may be placed some characters too early. */
-    bool in_text = at + n <= p->text_n && memcmp(p->text + at, bytes, n) == 0;
+    bool in_text = begins_at(p, at, bytes, n);
+    bool spaced = tokenizer_adds_spaces(c->g->info->tokenizer) && n > 0 && bytes[0] == ' ';
+    if (!in_text && spaced && begins_at(p, at, bytes + 1, n - 1)) {
+        bytes++; /* that space is not in the text */
+        n--;
+        in_text = true;
+    }
     bool put_in =
         !in_text && !c->logprobs.tokens.n && tokenizer_is_special(c->g->info->tokenizer, s->token);
     if (in_text)
@@ -155,22 +166,33 @@ static void add_chat(struct choice *c, const struct sampled *s)
     buf_str(out, "]}");
 }
 
+/* Characters that a generated token adds to the text, as the engine gives it out. */
+static int64_t added_characters(struct choice *c, int32_t id)
+{
+    const struct tokenizer *t = c->g->info->tokenizer;
+    const struct prompt *p = &c->g->prompt[c->prompt];
+    bool special = c->g->params.keep_special;
+    size_t n = 0;
+    for (int64_t i = 0; c->tokens == 1 && i < p->n && !c->logprobs.begun; i++)
+        tokenizer_next_bytes(t, p->ids[i], special, &c->logprobs.begun, &n);
+    if (id < 0 || id >= tokenizer_vocab(t))
+        return 0;
+    const char *bytes = tokenizer_next_bytes(t, id, special, &c->logprobs.begun, &n);
+    return characters(bytes, n);
+}
+
 /* ---- both ---------------------------------------------------------------------------------- */
 
 void logprobs_token(struct choice *c, const struct sampled *s)
 {
-    size_t n;
     if (c->g->params.chat) {
         add_chat(c, s);
         return;
     }
-    bool shown =
-        c->g->params.keep_special || !tokenizer_is_special(c->g->info->tokenizer, s->token);
     const struct prompt *p = &c->g->prompt[c->prompt];
     if (c->tokens == 1 && p->text) /* behind the echoed prompt, whatever its tokens spell */
         c->logprobs.at = characters(p->text, p->text_n) + p->unfinished;
-    const char *bytes = token_bytes(c, s->token, &n);
-    add_legacy(c, s, shown ? characters(bytes, n) : 0);
+    add_legacy(c, s, added_characters(c, s->token));
 }
 
 bool logprobs_pending(const struct choice *c)

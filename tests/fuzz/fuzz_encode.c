@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_encode.c - any bytes as a text: its NFC against libutf8proc's own (on short texts, because
  * that is quadratic), and encoded and decoded by a tokenizer that leaves texts alone and by one
- * that puts them in NFC: what comes back is the text, or its NFC. */
+ * that puts them in NFC: what comes back is the text, or its NFC. By two of SentencePiece, too, one
+ * of which gives back every text without added tokens. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,10 +72,37 @@ static void check_round_trip(const struct tokenizer *t, const char *text, size_t
     free(ids);
 }
 
+/* A text with U+2581 for its spaces is the same to SentencePiece: `spaced` has spaces for them. */
+static void check_pieces(const struct tokenizer *t, const char *text, size_t n, bool whole)
+{
+    struct encode_control control = {0};
+    struct err err;
+    int32_t *ids;
+    size_t length, m = 0;
+    int64_t count = tokenizer_encode_cancellable(t, text, n, false, &control, &ids, &err);
+    if (count < 0 || control.work > 400 * (int64_t)n + 2000)
+        abort();
+    char *back = tokenizer_decode(t, ids, count, true, &length), *spaced = malloc(n + 1);
+    for (size_t i = 0; i < n; m++) {
+        bool mark = n - i >= 3 && memcmp(text + i, PIECE_SPACE, 3) == 0;
+        spaced[m] = mark ? ' ' : text[i];
+        i += mark ? 3 : 1;
+    }
+    for (int64_t i = 0; i < count; i++)
+        whole &= !tokenizer_is_special(t, ids[i]) && ids[i] != tokenizer_find(t, "<tool>");
+    if (whole && (length != m || memcmp(back, spaced, m) != 0))
+        abort();
+    free(spaced);
+    free(back);
+    free(ids);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static struct tokenizer *plain, *normal;
+    static struct tokenizer *plain, *normal, *pieces, *words;
     if (!plain) {
+        pieces = open_golden("pieces");
+        words = open_golden("words");
         plain = open_golden("gpt2");
         normal = open_golden("qwen2");
     }
@@ -82,6 +110,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char *text = utf8_lossy((const char *)data, size < 1000 ? size : 1000, &n);
     check_round_trip(plain, text, n, false);
     check_round_trip(normal, text, n, true);
+    check_pieces(pieces, text, n, true);
+    check_pieces(words, text, n, false);
     check_nfc(text, n);
     free(text);
     return 0;

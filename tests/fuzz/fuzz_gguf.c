@@ -21,6 +21,7 @@ static void read_values(const struct gguf *g)
         const char *key = g->value[i].key;
         struct gguf_string s = {NULL, 0}, *list = NULL;
         int32_t *ints = NULL;
+        float *floats = NULL;
         int64_t n = 0;
         double d;
         gguf_float(g, key, &d, NULL);
@@ -30,6 +31,9 @@ static void read_values(const struct gguf *g)
             for (int64_t j = 0; j < n; j++)
                 sink += list[j].n ? (uint8_t)list[j].s[list[j].n - 1] : 0;
         gguf_ints(g, key, &ints, &n, NULL);
+        if (gguf_floats(g, key, &floats, &n, NULL) > 0 && n)
+            sink += floats[n - 1] > 0;
+        free(floats);
         free(list);
         free(ints);
     }

@@ -188,13 +188,15 @@ static void rope_scaling_of_older_configs_is_read(void **state)
 
 /* Bytes to write `skip` behind a key or tensor name of tiny-llama.gguf: 0 is the value's type, 4 a
  * scalar value, 12 the text of a string, 16 the first item of an array, -1 the name itself. */
-static const struct {
+struct bad_gguf {
     const char *find;
     int skip;
     const char *bytes;
     size_t n;
     const char *message;
-} bad_ggufs[] = {
+};
+
+static const struct bad_gguf bad_ggufs[] = {
     {"general.architecture", 12, "lxama", 5, "'general.architecture': 'lxama' is not supported"},
     {"general.architecture", -1, "x", 1, "'general.architecture' is missing"},
     {"llama.block_count", -1, "x", 1, "'llama.block_count' is missing"},
@@ -223,43 +225,56 @@ static const struct {
     {"blk.1.ffn_up.weight", -1, "x", 1, "tensor 'blk.1.ffn_up.weight' is missing"},
 };
 
+/* ... of tokenizer/pieces.gguf, a vocabulary of SentencePiece */
+static const struct bad_gguf bad_pieces[] = {
+    {"tokenizer.ggml.scores", -1, "x", 1, "'tokenizer.ggml.scores' is missing"},
+    {"tokenizer.ggml.scores", 4, "\5", 1, "'tokenizer.ggml.scores': is i32 array"},
+    {"tokenizer.ggml.scores", 16 + 4 * 300, "\0\0\xc0\x7f", 4,
+     "score of token 300 is not a number"},
+    {"tokenizer.ggml.unknown_token_id", 4, "\xff\xff", 2,
+     "'tokenizer.ggml.unknown_token_id': 65535"},
+};
+
+static void expect_bad(int fd, const char *path, const char *golden, const struct bad_gguf *row)
+{
+    size_t n;
+    uint8_t *bad = golden_bytes(golden, &n), *at;
+    char key[80]; /* with its length in front, so that no longer key matches */
+    uint64_t length = strlen(row->find);
+    memcpy(key, &length, 8);
+    memcpy(key + 8, row->find, length);
+    at = memmem(bad, n, key, 8 + length);
+    if (!at)
+        fail_msg("no '%s' in the file", row->find);
+    memcpy(at + 8 + length + row->skip, row->bytes, row->n);
+    assert_int_equal(ftruncate(fd, 0), 0);
+    assert_int_equal(pwrite(fd, bad, n, 0), n);
+    assert_refused(path, row->find, row->message);
+    free(bad);
+}
+
 static void every_field_of_a_gguf_model_is_checked_and_named(void **state)
 {
     (void)state;
-    size_t n;
-    uint8_t *good = golden_bytes("tiny-llama.gguf", &n);
     char path[] = "/tmp/whet-gguf-XXXXXX";
     int fd = mkstemp(path);
 
     assert_true(fd >= 0);
-    for (size_t i = 0; i < sizeof bad_ggufs / sizeof *bad_ggufs; i++) {
-        const char *find = bad_ggufs[i].find;
-        uint8_t *bad = xmalloc(n), *at;
-        char key[80]; /* with its length in front, so that no longer key matches */
-        uint64_t length = strlen(find);
-        memcpy(key, &length, 8);
-        memcpy(key + 8, find, length);
-        memcpy(bad, good, n);
-        at = memmem(bad, n, key, 8 + length);
-        if (!at)
-            fail_msg("no '%s' in the file", find);
-        memcpy(at + 8 + length + bad_ggufs[i].skip, bad_ggufs[i].bytes, bad_ggufs[i].n);
-        assert_int_equal(pwrite(fd, bad, n, 0), n);
-        assert_refused(path, find, bad_ggufs[i].message);
-        free(bad);
-    }
+    for (size_t i = 0; i < sizeof bad_ggufs / sizeof *bad_ggufs; i++)
+        expect_bad(fd, path, "tiny-llama.gguf", &bad_ggufs[i]);
+    for (size_t i = 0; i < sizeof bad_pieces / sizeof *bad_pieces; i++)
+        expect_bad(fd, path, "tokenizer/pieces.gguf", &bad_pieces[i]);
     close(fd);
     unlink(path);
-    free(good);
 }
 
-/* Writes tiny-llama.gguf with keys in front of its own: "name=value" of a string, "name:F" of a
+/* Writes a golden GGUF file with keys in front of its own: "name=value" of a string, "name:F" of a
  * float, "name?0" of a flag. One more key makes the tensors keep their alignment. */
-static void write_gguf(int fd, const char *const *key)
+static void write_gguf(int fd, const char *golden, const char *const *key)
 {
     size_t n, size;
     uint64_t keys;
-    uint8_t *file = golden_bytes("tiny-llama.gguf", &n);
+    uint8_t *file = golden_bytes(golden, &n);
     char *more = NULL;
     FILE *f = open_memstream(&more, &size);
 
@@ -305,6 +320,7 @@ static void what_a_gguf_model_asks_for_and_is_not_computed_is_refused(void **sta
     (void)state;
     static const struct {
         const char *key[3], *message; /* NULL: the model opens */
+        bool pieces;                  /* of the file with a SentencePiece vocabulary */
     } rows[] = {
         {{"llama.rope.scaling.factor:4"}, "'llama.rope.scaling.factor': 4: linear scaling is not"},
         {{"llama.rope.scaling.factor:1"}, NULL},
@@ -317,6 +333,13 @@ static void what_a_gguf_model_asks_for_and_is_not_computed_is_refused(void **sta
         {{"llama.rope.scaling.type=yarn"}, "'llama.rope.scaling.type': 'yarn' is not supported"},
         {{"llama.attention.causal?0"}, "'llama.attention.causal': false"},
         {{"llama.attention.causal?1"}, NULL},
+        {{"tokenizer.ggml.add_space_prefix?1"}, "'tokenizer.ggml.add_space_prefix': not supported"},
+        {{"tokenizer.ggml.add_space_prefix?1"}, NULL, true},
+        {{"tokenizer.ggml.remove_extra_whitespaces?1"},
+         "'tokenizer.ggml.remove_extra_whitespaces': not supported",
+         true},
+        {{"tokenizer.ggml.remove_extra_whitespaces?0"}, NULL, true},
+        {{"tokenizer.ggml.precompiled_charsmap=x"}, "'tokenizer.ggml.precompiled_charsmap'", true},
     };
     char path[] = "/tmp/whet-gguf-XXXXXX";
     int fd = mkstemp(path);
@@ -324,11 +347,45 @@ static void what_a_gguf_model_asks_for_and_is_not_computed_is_refused(void **sta
     assert_true(fd >= 0);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct err err = {0};
-        write_gguf(fd, rows[i].key);
+        write_gguf(fd, rows[i].pieces ? "tokenizer/pieces.gguf" : "tiny-llama.gguf", rows[i].key);
         struct model *m = model_open(path, true, NULL, NULL, &err);
         if (rows[i].message ? m || !strstr(err.msg, rows[i].message) : !m)
             fail_msg("%s: expected '%s', got '%s'", rows[i].key[0],
                      rows[i].message ? rows[i].message : "a model", m ? "a model" : err.msg);
+        model_close(m);
+    }
+    close(fd);
+    unlink(path);
+}
+
+static void a_gguf_file_says_whether_a_space_comes_in_front(void **state)
+{
+    (void)state;
+    static const char *const keys[][2] = {{"tokenizer.ggml.add_space_prefix?1"},
+                                          {"tokenizer.ggml.add_space_prefix?0"},
+                                          {"general.description=silent"}};
+    static const char *const spelled[] = {" int", "int", " int"};
+    char path[] = "/tmp/whet-gguf-XXXXXX";
+    int fd = mkstemp(path);
+
+    assert_true(fd >= 0);
+    for (int i = 0; i < 3; i++) {
+        char got[16] = "";
+        int32_t *ids;
+        size_t length;
+        write_gguf(fd, "tokenizer/pieces.gguf", keys[i]);
+        struct model *m = model_open(path, true, NULL, NULL, NULL);
+        assert_non_null(m);
+        int64_t n = tokenizer_encode(m->tokenizer, "int", 3, false, &ids, NULL);
+        for (int64_t k = 0; k < n; k++) {
+            const char *bytes = tokenizer_bytes(m->tokenizer, ids[k], false, &length);
+            strncat(got, bytes, length);
+        }
+        assert_string_equal(got, spelled[i]);
+        char *text = tokenizer_decode(m->tokenizer, ids, n, false, &length);
+        assert_string_equal(text, "int");
+        free(text);
+        free(ids);
         model_close(m);
     }
     close(fd);
@@ -372,6 +429,7 @@ int main(void)
         cmocka_unit_test(rope_scaling_of_older_configs_is_read),
         cmocka_unit_test(every_field_of_a_gguf_model_is_checked_and_named),
         cmocka_unit_test(what_a_gguf_model_asks_for_and_is_not_computed_is_refused),
+        cmocka_unit_test(a_gguf_file_says_whether_a_space_comes_in_front),
         cmocka_unit_test(divisors_that_are_no_llama3_scaling_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/sequence.h"
+#include "tests/unit/engine/golden.h"
 #include "tests/unit/engine/toy.h"
 
 static struct tokenizer *tokenizer;
@@ -93,6 +94,43 @@ static void sequence_replaces_half_a_character_at_the_end(void **state)
     assert_int_equal(seen.end.output_tokens, 2);
     assert_int_equal(seen.end.prompt_tokens, 2);
     sequence_free(s);
+}
+
+/* The text of an answer that is `text` in tokens of SentencePiece, behind a prompt of these ids. */
+static const char *answer_in_pieces(const int32_t *prompt, int32_t n, bool keep_special,
+                                    const char *text)
+{
+    static struct seen seen;
+    struct tokenizer *bytes = tokenizer;
+    char *path = golden_path("tokenizer/pieces.json");
+    int32_t *ids;
+    tokenizer = tokenizer_from_json(path, NULL);
+    assert_non_null(tokenizer);
+    struct engine_request r = {
+        .prompt = prompt, .prompt_n = n, .max_tokens = 64, .keep_special = keep_special};
+    struct sequence *s = open_with(r, &seen);
+    int64_t count = tokenizer_encode(tokenizer, text, strlen(text), false, &ids, NULL);
+    for (int64_t i = 0; i < count; i++)
+        token(s, ids[i]);
+    sequence_end(s, FINISH_LENGTH, NULL);
+    sequence_free(s);
+    tokenizer_free(tokenizer);
+    tokenizer = bytes;
+    free(path);
+    free(ids);
+    return seen.pieces;
+}
+
+static void the_space_of_sentencepiece_is_left_out_where_the_answer_begins_the_text(void **state)
+{
+    (void)state;
+    /* <s> is 1, <0x61> is `a` behind <unk>, <s>, </s>, three more added tokens and 0x61 bytes. */
+    const int32_t hidden[] = {1}, text[] = {1, 6 + 0x61};
+    const char *dog = "the \xf0\x9f\x90\x95"; /* bytes, one a token */
+    assert_string_equal(answer_in_pieces(hidden, 1, false, dog), "the| ||||\xf0\x9f\x90\x95||");
+    assert_string_equal(answer_in_pieces(text, 2, false, dog), " the| ||||\xf0\x9f\x90\x95||");
+    assert_string_equal(answer_in_pieces(hidden, 1, true, dog), " the| ||||\xf0\x9f\x90\x95||");
+    assert_string_equal(answer_in_pieces(hidden, 1, false, ""), "|");
 }
 
 /* The text that follows a prompt of `n` bytes, one a token. */
@@ -286,6 +324,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sequence_sends_whole_characters_only),
+        cmocka_unit_test(the_space_of_sentencepiece_is_left_out_where_the_answer_begins_the_text),
         cmocka_unit_test(sequence_replaces_half_a_character_at_the_end),
         cmocka_unit_test(sequence_goes_on_with_the_character_that_the_prompt_began),
         cmocka_unit_test(sequence_ends_at_a_stop_string_across_tokens),

@@ -53,11 +53,12 @@ static void a_broken_vocabulary_is_refused(void **state)
 }
 
 /* Writes the golden file with `find` replaced by `with`, and loads that. */
-static void expect_json_refusal(const char *find, const char *with, const char *part)
+static void expect_json_refusal(const char *golden, const char *find, const char *with,
+                                const char *part)
 {
     size_t n;
     struct err err = {""};
-    char *text = (char *)golden_bytes("tokenizer/llama3.json", &n);
+    char *text = (char *)golden_bytes(golden, &n);
     char *at = strstr(text, find);
     if (!at)
         fail_msg("'%s' is not in the file", find);
@@ -86,7 +87,7 @@ static void stages_that_are_not_supported_are_refused_by_name(void **state)
         {"\"end_of_word_suffix\":null", "\"end_of_word_suffix\":\"</w>\"", "end_of_word_suffix"},
         {"\"normalizer\":null", "\"normalizer\":{\"type\":\"Lowercase\"}", "'Lowercase'"},
         {"\"pre_tokenizer\":{\"type\":\"Sequence\"", "\"pre_tokenizer\":{\"type\":\"Metaspace\"",
-         "'Metaspace'"},
+         "Metaspace with a replacement"},
         {"\"behavior\":\"Isolated\"", "\"behavior\":\"MergedWithNext\"", "'MergedWithNext'"},
         {"{\"Regex\":", "{\"Other\":", "neither a Regex nor a String"},
         {"\"type\":\"TemplateProcessing\"", "\"type\":\"BertProcessing\"", "'BertProcessing'"},
@@ -108,7 +109,54 @@ static void stages_that_are_not_supported_are_refused_by_name(void **state)
         {"{\"Regex\":\"", "{\"Regex\":\"(?:\\\\p{L}+)+$|", "more than 256 steps a byte"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        expect_json_refusal(cases[i][0], cases[i][1], cases[i][2]);
+        expect_json_refusal("tokenizer/llama3.json", cases[i][0], cases[i][1], cases[i][2]);
+}
+
+#define SPACE "\xE2\x96\x81"
+
+static void stages_of_sentencepiece_that_are_not_supported_are_refused_by_name(void **state)
+{
+    (void)state;
+    static const char *const cases[][4] = {
+        {"pieces", "\"type\":\"BPE\"", "\"type\":\"Unigram\"", "model 'Unigram'"},
+        {"pieces", "{\"type\":\"Prepend\"", "{\"type\":\"Precompiled\"",
+         "normalizer 'Precompiled'"},
+        {"pieces", "\"prepend\":\"" SPACE "\"", "\"prepend\":\"_\"",
+         "Prepend of anything but U+2581"},
+        {"pieces", "\"pattern\":{\"String\":\" \"}", "\"pattern\":{\"Regex\":\" +\"}",
+         "Replace of anything but"},
+        {"pieces", "\"normalizers\":[", "\"normalizers\":[{\"type\":\"NFC\"},",
+         "NFC beside U+2581"},
+        {"pieces", "\"normalizers\":[",
+         "\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"" SPACE "\"},", "Prepend twice"},
+        {"pieces",
+         "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" SPACE "\"}",
+         "{\"type\":\"NFC\"}", "NFC beside U+2581"},
+        {"pieces", "\"pre_tokenizer\":null",
+         "\"pre_tokenizer\":{\"type\":\"Digits\",\"individual_digits\":true}", "another step"},
+        {"pieces", "\"pre_tokenizer\":null",
+         "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"" SPACE "\"}",
+         "Metaspace behind a Prepend"},
+        {"pieces", "\"unk_token\":\"<unk>\"", "\"unk_token\":\"<none>\"", "unk_token '<none>'"},
+        {"pieces", "\"dropout\":null", "\"dropout\":0.5", "dropout"},
+        {"pieces", "{\"type\":\"ByteFallback\"},", "", "decoder: a Sequence other than"},
+        {"pieces", "\"start\":1", "\"start\":2", "decoder: a Sequence other than"},
+        {"pieces", "\"merges\":[", "\"merges\":[[\"zq\",\"b\"],",
+         "'zq b' has a token that is not in the vocabulary"},
+        {"metaspace", "\"replacement\":\"" SPACE "\"", "\"replacement\":\"_\"",
+         "Metaspace with a replacement other"},
+        {"metaspace", "\"prepend_scheme\":\"first\"", "\"prepend_scheme\":\"last\"",
+         "prepend_scheme 'last'"},
+        {"metaspace", "\"decoder\":{\"type\":\"Sequence\"", "\"decoder\":{\"type\":\"Metaspace\"",
+         "decoder 'Metaspace'"},
+        {"metaspace", "\"pre_tokenizer\":{\"type\":\"Metaspace\"",
+         "\"pre_tokenizer\":{\"type\":\"ByteLevel\"", "model.byte_fallback is only supported"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *golden = xasprintf("tokenizer/%s.json", cases[i][0]);
+        expect_json_refusal(golden, cases[i][1], cases[i][2], cases[i][3]);
+        free(golden);
+    }
 }
 
 static void a_missing_file_is_an_error(void **state)
@@ -124,6 +172,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_broken_vocabulary_is_refused),
         cmocka_unit_test(stages_that_are_not_supported_are_refused_by_name),
+        cmocka_unit_test(stages_of_sentencepiece_that_are_not_supported_are_refused_by_name),
         cmocka_unit_test(a_missing_file_is_an_error),
     };
     return cmocka_run_group_tests_name("engine/tokenizer_refused", tests, NULL, NULL);
