@@ -439,7 +439,7 @@ static int open_tokenizer(struct model *m, struct err *err)
     char *path = inside(m, "tokenizer.json");
     int rc = 0;
 
-    m->tokenizer = tokenizer_from_json(path, err);
+    m->tokenizer = tokenizer_from_json(path, m->shape.vocab, err);
     if (!m->tokenizer)
         rc = -1;
     else if (tokenizer_vocab(m->tokenizer) > m->shape.vocab)

@@ -17,6 +17,8 @@
 
 struct tokenizer;
 
+enum { TOKENS_MAX = 1 << 20 }; /* as many as a model may have */
+
 enum token_kind { TOKEN_NORMAL, TOKEN_CONTROL, TOKEN_USER_DEFINED, TOKEN_UNUSED, TOKEN_BYTE };
 
 /* How an added token (control or user-defined) is matched in the text. */
@@ -87,8 +89,10 @@ struct vocab_source {
 };
 
 struct tokenizer *tokenizer_build(const struct vocab_source *src, struct err *err);
-/* Reads a Hugging Face tokenizer.json (with tokenizer_config.json beside it if there). */
-struct tokenizer *tokenizer_from_json(const char *path, struct err *err);
+/* Reads a Hugging Face tokenizer.json (with tokenizer_config.json beside it if there) for a model
+ * that has `rows` tokens. Added tokens behind those are left out, with a line in the log: their
+ * text is like any other, and no id stands for it. */
+struct tokenizer *tokenizer_from_json(const char *path, int32_t rows, struct err *err);
 void tokenizer_free(struct tokenizer *t);
 
 /* Encodes `n` bytes of `text` (any bytes; invalid UTF-8 is treated as Hugging Face's from_utf8

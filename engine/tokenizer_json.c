@@ -21,8 +21,6 @@
 #include "engine/filemap.h"
 #include "engine/json_file.h"
 
-enum { TOKENS_MAX = 1 << 20 }; /* as many as a model may have */
-
 /* An integer from 0 to `max`; -1 for anything else. */
 static int32_t whole_number(const cJSON *item, int32_t max)
 {
@@ -62,6 +60,7 @@ static int count_tokens(struct tokenizer_json *j, struct err *err)
 {
     const cJSON *item;
     int32_t highest = -1, entries = 0;
+    const char *left_out = NULL;
     cJSON_ArrayForEach(item, vocab_of(j))
     {
         int32_t id = whole_number(item, TOKENS_MAX);
@@ -77,9 +76,16 @@ static int count_tokens(struct tokenizer_json *j, struct err *err)
         if (id < 0 || !content)
             return err_set(err, "added_tokens: '%.80s' has no valid id and content",
                            content ? content : "?");
+        if (id >= j->rows) {
+            left_out = left_out ? left_out : content;
+            continue;
+        }
         highest = id > highest ? id : highest;
         entries++;
     }
+    if (left_out)
+        log_warn("engine", "added tokens are left out from '%.80s' on: the model has %d tokens",
+                 left_out, j->rows);
     if (highest / 4 > entries + 256)
         return err_set(err, "vocabulary: ids go up to %d, but there are %d tokens", highest,
                        entries);
@@ -106,6 +112,8 @@ static int put_added(struct tokenizer_json *j, const cJSON *item, struct err *er
                  {"single_word", ADDED_SINGLE_WORD},
                  {"normalized", ADDED_NORMALIZED}};
     int32_t id = whole_number(cJSON_GetObjectItemCaseSensitive(item, "id"), TOKENS_MAX);
+    if (id >= j->rows)
+        return 0;
     if (!j->text[id])
         j->added[id] |= ADDED_OUTSIDE;
     if (put_token(j, id, json_text(item, "content", ""), err))
@@ -252,6 +260,11 @@ static int named_token(const struct tokenizer_json *j, const cJSON *config, cons
     if (!text)
         return 0;
     *id = tokenizer_json_find(j, text);
+    if (*id >= j->src.tokens)
+        return err_set(err,
+                       "tokenizer_config.json: %s '%.80s' has the id %d, but the model has %d "
+                       "tokens",
+                       name, text, *id, j->rows);
     return *id < 0 ? err_set(err, "tokenizer_config.json: %s '%.80s' is not in the vocabulary",
                              name, text)
                    : 0;
@@ -318,9 +331,10 @@ static int read_specials(struct tokenizer_json *j, const char *path, struct err 
     return 0;
 }
 
-struct tokenizer *tokenizer_from_json(const char *path, struct err *err)
+struct tokenizer *tokenizer_from_json(const char *path, int32_t rows, struct err *err)
 {
-    struct tokenizer_json j = {.src = {.bos = -1, .eos = -1}, .prefix = -1, .suffix = -1};
+    struct tokenizer_json j = {
+        .src = {.bos = -1, .eos = -1}, .rows = rows, .prefix = -1, .suffix = -1};
     struct tokenizer *t = NULL;
     cJSON *root = json_file_parse(path, &json_vocabulary, err);
     if (!root)

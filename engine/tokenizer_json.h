@@ -22,6 +22,7 @@ struct tokenizer_json {
     char *literal[JSON_STEPS_MAX]; /* patterns made here */
     struct vocab_pieces pieces;    /* of SentencePiece */
     bool marks_spaces;             /* ... a stage writes U+2581 for them */
+    int32_t rows;                  /* added tokens with higher ids are left out */
     int32_t prefix, suffix;        /* ids the post-processor puts around a text; -1: none */
 };
 

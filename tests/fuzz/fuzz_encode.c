@@ -17,7 +17,7 @@ static struct tokenizer *open_golden(const char *name)
     char path[512];
     struct err err;
     snprintf(path, sizeof path, "%s/tokenizer/%s.json", GOLDEN, name);
-    struct tokenizer *t = tokenizer_from_json(path, &err);
+    struct tokenizer *t = tokenizer_from_json(path, TOKENS_MAX, &err);
     if (!t)
         abort();
     return t;

@@ -43,7 +43,7 @@ static struct tokenizer *open_bytes(const uint8_t *data, size_t size)
     int fd = memfd_create("fuzz", 0);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     if (fd >= 0 && write(fd, data, size) == (ssize_t)size)
-        t = tokenizer_from_json(path, &err);
+        t = tokenizer_from_json(path, TOKENS_MAX, &err);
     if (fd >= 0)
         close(fd);
     return t;

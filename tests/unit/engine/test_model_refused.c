@@ -167,6 +167,33 @@ static void the_context_ends_where_a_sliding_window_would_begin(void **state)
     remove_folder(folder);
 }
 
+/* A [PAD], say, for which the model was not made larger. tiny-qwen3 has 320 rows. */
+static void added_tokens_behind_the_rows_of_a_model_are_left_out(void **state)
+{
+    (void)state;
+    char *folder = copy_folder("tiny-qwen3");
+    const char *added = "[{\"id\":256,\"content\":\"<|endoftext|>\",\"special\":true},"
+                        "{\"id\":257,\"content\":\"<|im_end|>\",\"special\":true},"
+                        "{\"id\":319,\"content\":\"[LAST]\",\"special\":true},"
+                        "{\"id\":320,\"content\":\"[PAD]\",\"special\":true}]";
+    int32_t *ids;
+    edit(folder, "tokenizer.json", "added_tokens", added);
+    struct model *m = model_open(folder, true, NULL, NULL, NULL);
+    assert_non_null(m);
+    assert_int_equal(tokenizer_vocab(m->tokenizer), 320);
+    assert_int_equal(tokenizer_find(m->tokenizer, "[LAST]"), 319);
+    assert_int_equal(tokenizer_find(m->tokenizer, "[PAD]"), -1);
+    int64_t n = tokenizer_encode(m->tokenizer, "[PAD]", 5, false, &ids, NULL);
+    assert_int_equal(n, 5); /* a text like any other */
+    for (int64_t i = 0; i < n; i++)
+        assert_true(ids[i] < 256);
+    free(ids);
+    model_close(m);
+    edit(folder, "tokenizer_config.json", "eos_token", "\"[PAD]\"");
+    assert_refused(folder, "[PAD]", "eos_token '[PAD]' has the id 320, but the model has 320");
+    remove_folder(folder);
+}
+
 static void rope_scaling_of_older_configs_is_read(void **state)
 {
     (void)state;
@@ -426,6 +453,7 @@ int main(void)
         cmocka_unit_test(missing_and_damaged_files_are_named),
         cmocka_unit_test(what_is_no_model_is_told_from_its_files),
         cmocka_unit_test(the_context_ends_where_a_sliding_window_would_begin),
+        cmocka_unit_test(added_tokens_behind_the_rows_of_a_model_are_left_out),
         cmocka_unit_test(rope_scaling_of_older_configs_is_read),
         cmocka_unit_test(every_field_of_a_gguf_model_is_checked_and_named),
         cmocka_unit_test(what_a_gguf_model_asks_for_and_is_not_computed_is_refused),

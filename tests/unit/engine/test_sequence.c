@@ -104,7 +104,7 @@ static const char *answer_in_pieces(const int32_t *prompt, int32_t n, bool keep_
     struct tokenizer *bytes = tokenizer;
     char *path = golden_path("tokenizer/pieces.json");
     int32_t *ids;
-    tokenizer = tokenizer_from_json(path, NULL);
+    tokenizer = tokenizer_from_json(path, TOKENS_MAX, NULL);
     assert_non_null(tokenizer);
     struct engine_request r = {
         .prompt = prompt, .prompt_n = n, .max_tokens = 64, .keep_special = keep_special};

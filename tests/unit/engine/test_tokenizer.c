@@ -16,7 +16,7 @@ static struct tokenizer *open_json(const char *name)
 {
     struct err err = {""};
     char *file = xasprintf("tokenizer/%s.json", name), *path = golden_path(file);
-    struct tokenizer *t = tokenizer_from_json(path, &err);
+    struct tokenizer *t = tokenizer_from_json(path, TOKENS_MAX, &err);
     if (!t)
         fail_msg("%s", err.msg);
     free(path);
@@ -217,7 +217,7 @@ static void a_single_word_is_no_part_of_a_longer_one(void **state)
     fprintf(f, "%.*s{\"id\":905,\"content\":\"the\",\"single_word\":true},%s", (int)(at - json),
             json, at);
     fclose(f);
-    struct tokenizer *t = tokenizer_from_json(path, &err);
+    struct tokenizer *t = tokenizer_from_json(path, TOKENS_MAX, &err);
     remove(path);
     if (!t)
         fail_msg("%s", err.msg);

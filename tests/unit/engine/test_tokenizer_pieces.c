@@ -15,7 +15,7 @@ static struct tokenizer *open_json(const char *name)
 {
     struct err err = {""};
     char *file = xasprintf("tokenizer/%s.json", name), *path = golden_path(file);
-    struct tokenizer *t = tokenizer_from_json(path, &err);
+    struct tokenizer *t = tokenizer_from_json(path, TOKENS_MAX, &err);
     if (!t)
         fail_msg("%s", err.msg);
     free(path);

@@ -68,7 +68,7 @@ static void expect_json_refusal(const char *golden, const char *find, const char
     assert_non_null(f);
     fprintf(f, "%.*s%s%s", (int)(at - text), text, with, at + strlen(find));
     fclose(f);
-    struct tokenizer *t = tokenizer_from_json(path, &err);
+    struct tokenizer *t = tokenizer_from_json(path, TOKENS_MAX, &err);
     remove(path);
     assert_null(t);
     if (!strstr(err.msg, part) || strncmp(err.msg, path, strlen(path)) != 0)
@@ -163,7 +163,7 @@ static void a_missing_file_is_an_error(void **state)
 {
     (void)state;
     struct err err = {""};
-    assert_null(tokenizer_from_json("/no/such/tokenizer.json", &err));
+    assert_null(tokenizer_from_json("/no/such/tokenizer.json", TOKENS_MAX, &err));
     assert_non_null(strstr(err.msg, "/no/such/tokenizer.json"));
 }
 
