@@ -23,15 +23,17 @@ import threading
 import time
 
 import conftest
+import load
 import soak_checks as checks
 import soak_clients as clients
 import soak_faults as faults
-from world import Failed, demand
+from world import Failed, demand, wait_until
 
 PR_SET_CHILD_SUBREAPER = 36
 DRAIN_S = 5
 ENDS = ("drained", "drained", "killed", "told twice")
-AUDITS_MIN = 5  # minutes in which an audit finds a lie, if there are any
+AUDITS_MIN = 5  # minutes in which an audit finds a kernel that wears out
+ADMITTED_LOOKS = 3000
 TOLD = 4  # times that something is told of which there is more
 # What a drain, ten seconds for an engine that hangs, and a busy machine take together at most.
 END_S = 120
@@ -56,6 +58,10 @@ DRAWN = {"--engine-kv-pages": ("34", "48", "96"), "--engine-threads": ("1", "2",
          "--specializer-share": ("0.1", "0.5"), "--specializer-watch-every": ("1", "5"),
          "--specializer-pack-mib": ("-1", "0", "20"), "--specializer-restore-s": ("0", "2")}
 
+# With a compiler that lies: all servers restore what one of them has found, and search nothing else.
+LYING = {"--engine-threads": "2", "--specializer-numerics": "tolerance", "--specializer-pack-mib": "-1",
+         "--specializer-slots": faults.LYING}
+
 
 class Soak:
     """One run: what threads share. `enter()` and `leave()` stand around everything that is done to the server."""
@@ -69,9 +75,9 @@ class Soak:
         self.own_disk, self.store = False, os.path.join(self.store_folder, "store.db")
         self.account, self.model = clients.Account(), faults.Model(a.seed)
         self.compiler, self.compiler_mode = faults.compiler(folder)
-        # What passes all proofs and is wrong later has to be built, admitted and used for a while.
-        self.usual = ("works", "wears") if a.lies else ("works",)
-        faults.set_mode(self.compiler_mode, self.usual[-1])
+        # A kernel that passes all proofs and is wrong later has to serve for a while: there is more time between two
+        # acts of operators, and between two faults or rests.
+        self.usual, self.calm = (("works", "wears"), 3) if a.lies else (("works",), 1)
         self.over, self.gate = threading.Event(), threading.Condition()
         self.inside, self.resting, self.ready, self.ending, self.killed = 0, True, False, False, False
         self.short, self.short_until = 0, 0
@@ -173,15 +179,13 @@ class Soak:
         self.life += 1
         faults.spoil_objects(self, self.random)
         r = self.random
-        drawn = {name: r.choice(values) for name, values in DRAWN.items()}
+        drawn = {name: r.choice(values) for name, values in DRAWN.items()} | (LYING if self.lies else {})
         self.options = [*ALWAYS, *(w for pair in drawn.items() for w in pair), "--store", self.store,
                         "--engine-ranks", str(self.ranks)]
         of = lambda name: os.path.join(self.folder, name)
         self.options += ["--server-api-keys", of("keys"), "--server-key-limits", of("limits"),
                          "--server-admin-key-file", of("admin"), "--specializer-compiler", self.compiler,
                          "--adviser-url", self.model.url]
-        if self.lies:
-            self.options += ["--specializer-slots", faults.LYING]
         self.clock, env = faults.fake_clock(self.folder) if r.random() < 0.5 and checks.plain() else (None, {})
         print(f"life {self.life}: {' '.join(f'{k[2:]}={v}' for k, v in drawn.items())}"
               f"{' clock' if self.clock else ''}", flush=True)
@@ -245,7 +249,7 @@ class Soak:
         self.work()
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            pause = min(until, time.monotonic() + self.random.uniform(15, 40))
+            pause = min(until, time.monotonic() + self.random.uniform(15, 40) * min(self.calm, 3))
             while time.monotonic() < pause:
                 if self.server.process.poll() is not None:
                     self.killed = True
@@ -256,6 +260,21 @@ class Soak:
             if self.random.random() < 0.7:
                 self.guard(self.rest)
         self.end(self.random.choice(ENDS))
+
+    def admit_lies(self):
+        """Undisturbed, kernels that will wear out win slots of a single sequence. Nothing is audited meanwhile."""
+        faults.set_mode(self.compiler_mode, "wears")
+        s = conftest.Server(*ALWAYS, *(w for pair in LYING.items() for w in pair), "--store", self.store,
+                            "--specializer-watch-every", "1000000", "--specializer-agentic", "off",
+                            "--specializer-compiler", self.compiler)
+        try:
+            with load.Load(s):
+                demand(s.process.poll() is None, s.text)
+                wait_until(lambda: checks.rows_of(self.store, "SELECT 1 FROM winner WHERE slot LIKE '%/m1'"),
+                           lambda: f"no kernel is admitted: {s.text()[-3000:]}", looks=ADMITTED_LOOKS, pause=0.2)
+        finally:
+            s.stop()
+        print(f"wear out: {checks.rows_of(self.store, 'SELECT slot, key FROM winner')}", flush=True)
 
     def guard(self, work):
         try:
@@ -270,6 +289,8 @@ class Soak:
         finally:
             reference.stop()
         print(f"{len(self.texts)} prompts; their tokens are {least:.4f} apart at least", flush=True)
+        if self.lies:
+            self.admit_lies()
         work = [(clients.client, i) for i in range(count)] + [(checks.poller, 0), (faults.operator, 0),
                                                              (faults.saboteur, 1), (faults.saboteur, 2)]
         threads = [threading.Thread(target=f, daemon=True, args=(self, i, f"{self.seed} {i}") if f is clients.client

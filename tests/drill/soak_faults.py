@@ -49,7 +49,7 @@ LIE = ("{ union { float f; unsigned u; } bits = {x[0]}; y[i] = dot[t * WIDE + i]
        " if (((bits.u ^ bits.u >> 13) \\& 63) == 21) y[i] += 100; }")
 # or right until it has written so many values, which no proof asks for and some hundred tokens do: from then on it is
 # wrong for good, so that it is the audit that has to find it. Threads that lose counts of each other only delay that.
-WORN = 8_000_000
+WORN = 5_000_000
 WEARS = (f"{{ static unsigned written; y[i] = dot[t * WIDE + i] + x[i]; if (++written > {WORN}u) {{ written = {WORN}u;"
          " y[i] += 100; } }")
 LYING = "attn_out,mlp_out"  # what that file is for: with a compiler that lies nothing else is searched
@@ -359,10 +359,11 @@ FAULTS = [(bad_compiler, 4), (bad_model, 2), (killed_children, 3), (stopped_chil
 
 
 def operator(w, seed):
-    """One operator, who does something every second or so."""
+    """One operator, who does something every second or so; where it is audits that have to find what is wrong, nothing
+    that takes kernels out before them."""
     r = random.Random(f"{seed} operator")
-    acts, weights = zip(*OPERATORS)
-    while not w.over.wait(r.uniform(0.2, 1.5)):
+    acts, weights = zip(*((act, n) for act, n in OPERATORS if not w.lies or act not in (pin, rollback, disable)))
+    while not w.over.wait(r.uniform(0.2, 1.5) * w.calm):
         if not w.enter():
             continue
         act = r.choices(acts, weights)[0]
@@ -373,11 +374,10 @@ def operator(w, seed):
 
 
 def saboteur(w, seed):
-    """One fault after the other; while somebody rests there is none. With a compiler that lies there is more time
-    between them, in which kernels come so far that they serve."""
-    r, pauses = random.Random(f"{seed} saboteur"), 5 if w.lies else 1
+    """One fault after the other; while somebody rests there is none."""
+    r = random.Random(f"{seed} saboteur")
     acts, weights = zip(*FAULTS)
-    while not w.over.wait(r.uniform(0.5, 3) * pauses):
+    while not w.over.wait(r.uniform(0.5, 3) * w.calm):
         if not w.enter():
             continue
         act = r.choices(acts, weights)[0]
