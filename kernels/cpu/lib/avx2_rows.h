@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* avx2_rows.h - dot products of a few weight rows with a few tokens, on AVX2. Included by rows.h.
  *
- * The 16 lanes of a sum are two of 16 registers here, so a few sums would leave none for a block's
- * weights: lanes 8 h to 8 h + 7 of all sums take their part of a run of blocks before the others
- * take theirs. Sums wait in memory meanwhile, those of ROWS_TOGETHER rows, all of which go through
- * a run of K before the next one: what the tokens have of a run stays in the first-level cache.
+ * The 16 lanes of a sum are two of 16 registers here, so more than four sums would leave none for a
+ * block's weights. Up to four are rows.h's, WHOLE_SUMS at a time. Of more, lanes 8 h to 8 h + 7 of
+ * all take their part of a run of blocks before the others take theirs. Sums wait in memory
+ * meanwhile, those of ROWS_TOGETHER rows, all of which go through a run of K before the next one:
+ * what the tokens have of a run stays in the first-level cache.
  *
  * Each lane of a sum sees what it sees in rows.h, in the same order.
  */
@@ -13,96 +14,13 @@
 
 #define ROWS_TOGETHER(rows) (16 / (rows) * (rows))
 
+/* Whole rows are read four or fewer at a time, so the tokens, if they are more than one, have to
+ * stay in the first-level cache: bytes of them. What is asked for stays there, too, where it is no
+ * more than SOON_MOST bytes away. */
+enum { WHOLE_SUMS = 4, WHOLE_X = 24 * 1024, SOON_MOST = 12 * 1024 };
+
 /* Halves of a row's sums: [h][token]. */
 typedef __m256 row_sums[2][TOKENS_MOST];
-
-/* Eight numbers of a plain format, or bytes of Q8_0, as floats. */
-INLINE __m256 block_eight(const int type, const uint8_t *p)
-{
-    if (type == DTYPE_F32)
-        return _mm256_loadu_ps((const float *)p);
-    if (type == DTYPE_Q8_0)
-        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
-    __m128i halves = _mm_loadu_si128((const __m128i *)p);
-    if (type == DTYPE_F16)
-        return _mm256_cvtph_ps(halves);
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
-}
-
-/* Numbers 8 h .. 8 h + 7 and 16 + 8 h .. of a block as block_numbers() has them, from the bytes q,
- * whose nibbles they are. */
-INLINE void block_eight_nibbles(const int type, bytes16 q, uint32_t fifth, const int h,
-                                __m256i n[2])
-{
-    if (TABLE_TYPE(type)) {
-        n[0] = _mm256_cvtepi8_epi32(block_look_up(block_low(q), CODE_TABLE(type)));
-        n[1] = _mm256_cvtepi8_epi32(block_look_up(block_high(q), CODE_TABLE(type)));
-        return;
-    }
-    const __m256i bytes = _mm256_cvtepu8_epi32(q), lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    n[0] = _mm256_and_si256(bytes, _mm256_set1_epi32(15));
-    n[1] = _mm256_srli_epi32(bytes, 4);
-    UNROLLED
-    for (int i = 0; i < 2; i++) {
-        const int first = 8 * h + 16 * i - 4; /* to be bit 4 */
-        if (HIGH_BITS(type)) {
-            __m256i bits = _mm256_set1_epi32((int)(first < 0 ? fifth << 4 : fifth));
-            bits = _mm256_and_si256(
-                _mm256_srlv_epi32(
-                    bits, first < 0 ? lane : _mm256_add_epi32(lane, _mm256_set1_epi32(first))),
-                _mm256_set1_epi32(16));
-            n[i] = _mm256_or_si256(n[i], bits);
-        }
-        if (!HAS_MINIMUM(type))
-            n[i] = _mm256_sub_epi32(n[i], _mm256_set1_epi32(MIDDLE_CODE(type)));
-    }
-}
-
-/* Weights 8 h .. 8 h + 7 and 16 + 8 h .. of a block, as block_load_scaled() has them. */
-INLINE void block_load_half(const int type, const uint8_t *p, const float *scale, const int h,
-                            __m256 w[2])
-{
-    if (type <= DTYPE_Q8_0) {
-        const int bytes = BLOCK_BYTES(type) - BLOCK_HEAD(type);
-        UNROLLED
-        for (int i = 0; i < 2; i++) {
-            w[i] = block_eight(type, p + BLOCK_HEAD(type) + (2 * i + h) * bytes / 4);
-            if (type == DTYPE_Q8_0)
-                w[i] = _mm256_mul_ps(_mm256_broadcast_ss(scale), w[i]);
-        }
-        return;
-    }
-    const bytes16 q = _mm_loadl_epi64((const __m128i *)(p + BLOCK_CODES(type) + 8 * h));
-    const __m256 d = _mm256_broadcast_ss(scale);
-    __m256i n[2];
-    block_eight_nibbles(type, q, HIGH_BITS(type) ? load_u32(p + BLOCK_HEAD(type)) : 0, h, n);
-    UNROLLED
-    for (int i = 0; i < 2; i++) {
-        w[i] = _mm256_cvtepi32_ps(n[i]);
-        w[i] = HAS_MINIMUM(type) ? _mm256_fmadd_ps(d, w[i], _mm256_broadcast_ss(scale + 1))
-                                 : _mm256_mul_ps(d, w[i]);
-    }
-}
-
-/* The same of block j of the BLOCKS_TOGETHER ones at p. */
-INLINE void row_load_half(const int type, const uint8_t *p, const int j, const float *scale,
-                          const int h, __m256 w[2])
-{
-    if (!SUPER_TYPE(type)) {
-        block_load_half(type, p, scale, h, w);
-        return;
-    }
-    UNROLLED
-    for (int i = 0; i < 2; i++) {
-        bytes16 q = super_codes(type, p, j, i);
-        w[i] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(h ? _mm_srli_si128(q, 8) : q));
-        const __m256 d = _mm256_broadcast_ss(scale + SUPER_SCALE(type, j, i));
-        w[i] =
-            HAS_MINIMUM(type)
-                ? _mm256_fmadd_ps(d, w[i], _mm256_broadcast_ss(scale + SUPER_MINIMUM(type, j, i)))
-                : _mm256_mul_ps(d, w[i]);
-    }
-}
 
 /* acc[t] += those weights times those of token t, at x. */
 INLINE void rows_half_add(__m256 acc[TOKENS_MOST], const __m256 w[2], const float *x, int64_t ldx,
@@ -115,10 +33,21 @@ INLINE void rows_half_add(__m256 acc[TOKENS_MOST], const __m256 w[2], const floa
     }
 }
 
+/* The block that is `ahead` bytes behind p is asked for, if it is not 0. */
+INLINE void row_ask(const int type, const uint8_t *p, int64_t ahead)
+{
+    for (int i = 0; ahead && i < BLOCK_SHARE(type); i += 64) {
+        if (ahead <= SOON_MOST)
+            __builtin_prefetch(p + ahead + i);
+        else
+            __builtin_prefetch(p + ahead + i, 0, 2);
+    }
+}
+
 /* Half h of `rows` rows' sums += `run` blocks from `w` times those of x; scale[r]: row r's. */
 INLINE void rows_half(const int type, const uint8_t *w, int64_t stride, const int rows,
                       const float (*scale)[RUN_SCALES], const int run, const float *x, int64_t ldx,
-                      const int tokens, const int h, const int ahead, row_sums *sum)
+                      const int tokens, const int h, int64_t ahead, row_sums *sum)
 {
     const int together = BLOCKS_TOGETHER(type);
     __m256 acc[ROWS_MOST][TOKENS_MOST];
@@ -135,8 +64,8 @@ INLINE void rows_half(const int type, const uint8_t *w, int64_t stride, const in
             for (int r = 0; r < rows; r++) {
                 const uint8_t *p = row_at(type, w + r * stride, b);
                 __m256 v[2];
-                if (ahead && h == 0)
-                    __builtin_prefetch(p + j * DTYPE_BYTES(type) / together + ahead);
+                if (h == 0)
+                    row_ask(type, p + j * BLOCK_SHARE(type), ahead);
                 row_load_half(type, p, j, scale[r] + b * ROW_SCALES(type), h, v);
                 rows_half_add(acc[r], v, x + (b + j) * BLOCK + 8 * h, ldx, tokens);
             }
@@ -151,7 +80,7 @@ INLINE void rows_half(const int type, const uint8_t *w, int64_t stride, const in
 }
 
 INLINE void rows_run(const int type, const uint8_t *w, int64_t stride, const int rows,
-                     const int run, const float *x, int64_t ldx, const int tokens, const int ahead,
+                     const int run, const float *x, int64_t ldx, const int tokens, int64_t ahead,
                      row_sums *sum)
 {
     float scale[ROWS_MOST][RUN_SCALES];
@@ -164,12 +93,12 @@ INLINE void rows_run(const int type, const uint8_t *w, int64_t stride, const int
                   ahead, sum);
 }
 
-/* y[t * ldy + r] = row r . token t for r < count, up to ROWS_TOGETHER, and t < tokens, with `rows`
- * of them in registers. Otherwise as rows_dot(). */
-INLINE void rows_together(const int type, const uint8_t *w, int64_t stride, const int rows,
-                          int count, const float *x, int64_t ldx, const int tokens, const int k,
-                          const int ahead, float *y, int64_t ldy)
+/* rows_dot() for `count` rows, up to ROWS_TOGETHER, with `rows` of them in registers: by halves. */
+INLINE void rows_by_halves(const int type, const uint8_t *w, int64_t stride, const int rows,
+                           int count, const float *x, int64_t ldx, const int tokens, const int k,
+                           const int ahead, float *y, int64_t ldy)
 {
+    const int64_t apart = rows_apart(stride, ROWS_TOGETHER(rows), ahead);
     row_sums sum[16];
     for (int r = 0; r < count; r++) {
         UNROLLED
@@ -181,10 +110,10 @@ INLINE void rows_together(const int type, const uint8_t *w, int64_t stride, cons
         const uint8_t *from = row_at(type, w, b);
         int r = 0;
         for (; r + rows <= count; r += rows)
-            rows_run(type, from + r * stride, stride, rows, run, x + b * BLOCK, ldx, tokens, ahead,
+            rows_run(type, from + r * stride, stride, rows, run, x + b * BLOCK, ldx, tokens, apart,
                      sum + r);
         for (; rows > 1 && r < count; r++)
-            rows_run(type, from + r * stride, stride, 1, run, x + b * BLOCK, ldx, tokens, ahead,
+            rows_run(type, from + r * stride, stride, 1, run, x + b * BLOCK, ldx, tokens, apart,
                      sum + r);
     }
     for (int r = 0; r < count; r++) {
@@ -194,12 +123,22 @@ INLINE void rows_together(const int type, const uint8_t *w, int64_t stride, cons
     }
 }
 
-/* y[t * ldy + r] = row r . token t for r < rows, t < tokens, as rows.h has it elsewhere. */
-INLINE void rows_dot(const int type, const uint8_t *w, int64_t stride, const int rows,
-                     const float *x, int64_t ldx, const int tokens, const int k, const int ahead,
-                     float *y, int64_t ldy)
+/* rows_dot() for `count` rows, up to ROWS_TOGETHER, with `rows` of them in registers or as many as
+ * fit. */
+INLINE void rows_together(const int type, const uint8_t *w, int64_t stride, const int rows,
+                          int count, const float *x, int64_t ldx, const int tokens, const int k,
+                          const int ahead, float *y, int64_t ldy)
 {
-    rows_together(type, w, stride, rows, rows, x, ldx, tokens, k, ahead, y, ldy);
+    if (tokens > 1 && (tokens > WHOLE_SUMS || 4LL * tokens * k > WHOLE_X)) {
+        rows_by_halves(type, w, stride, rows, count, x, ldx, tokens, k, ahead, y, ldy);
+        return;
+    }
+    const int some = rows * tokens <= WHOLE_SUMS ? rows : WHOLE_SUMS / tokens;
+    int r = 0;
+    for (; r + some <= count; r += some)
+        rows_dot(type, w + r * stride, stride, some, x, ldx, tokens, k, ahead, y + r, ldy);
+    for (; some > 1 && r < count; r++)
+        rows_dot(type, w + r * stride, stride, 1, x, ldx, tokens, k, ahead, y + r, ldy);
 }
 
 #endif

@@ -51,16 +51,10 @@
 #define UNROLLED _Pragma("GCC unroll 64")
 #endif
 
-/* Into which cache __builtin_prefetch() brings panels, and pages of keys and values: 3 is the first
- * level, 2 the second. A line on its way to the first holds one of its few buffers until it is
- * there, and that bounds a core that waits for memory. A panel on AVX2 keeps it busy for longer;
- * rows of weights lost by the second level, and ARM was not measured
+/* Into which cache __builtin_prefetch() brings pages of keys and values: 3 is the first level, 2
+ * the second. A line on its way to the first holds one of its few buffers until it is there, and
+ * that bounds a core that waits for memory. ARM was not measured
  * (docs/lab/2026-11-30-cpu-eager-memory.md). */
-#if ISA >= ISA_VNNI && ISA < ISA_NEON
-#define PANELS_INTO 2
-#else
-#define PANELS_INTO 3
-#endif
 #if ISA >= ISA_AVX2 && ISA < ISA_NEON
 #define PAGES_INTO 2
 #else

@@ -36,6 +36,31 @@ enum { PANEL_TOKENS_MOST = 8 };
 
 #endif
 
+/* Called before block b of panel p is read. A panel is two streams, of quants and of scales, and
+ * neither is asked for by itself: what is behind both, `ahead` bytes behind the first scales of the
+ * last of the panels in flight, is, in the order of addresses. The processor sees that stream and
+ * runs ahead of it. It goes into the second-level cache: it may be far away, and a line on its way
+ * to the first holds one of its few buffers until it is there. ARM was not measured
+ * (docs/lab/2026-11-30-cpu-rows-memory.md). */
+INLINE void panels_ask(const int type, const uint8_t *w, int64_t stride, const int panels,
+                       const int blocks, int b, const int p, const int ahead)
+{
+    if (!ahead)
+        return;
+#if ISA >= ISA_NEON
+    const int bytes = PANEL_QUANTS(type);
+    const uint8_t *from = w + p * stride + (int64_t)b * bytes + ahead;
+    for (int i = 0; i < bytes; i += 64)
+        __builtin_prefetch(from + i);
+#else
+    const int bytes = PANEL_QUANTS(type) + PANEL_SCALES(type);
+    const uint8_t *from = w + (panels - 1) * stride + (int64_t)blocks * PANEL_QUANTS(type) + ahead;
+    from += (int64_t)(b * panels + p) * bytes;
+    for (int i = 0; i < bytes; i += 64)
+        __builtin_prefetch(from + i, 0, 2);
+#endif
+}
+
 #if ISA >= ISA_DOTPROD || ISA == ISA_VNNI || ISA == ISA_AMX || ISA == ISA_AVX2
 
 /* out[t][p * 16 + lane] for `panels` neighbouring panels from `w` and `tokens` tokens. */
@@ -55,9 +80,7 @@ INLINE void panel_dot(const int type, const int d, const uint8_t *w, int64_t str
         UNROLLED
         for (int p = 0; p < panels; p++) {
             const uint8_t *panel = w + p * stride;
-            for (int i = 0; ahead && i < PANEL_QUANTS(type); i += 64)
-                __builtin_prefetch(panel + (int64_t)b * PANEL_QUANTS(type) + i + ahead, 0,
-                                   PANELS_INTO);
+            panels_ask(type, w, stride, panels, blocks, b, p, ahead);
             panel_block(type, d, panel, blocks, b, x, tokens, acc[p]);
         }
     }

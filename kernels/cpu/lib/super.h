@@ -280,6 +280,11 @@ INLINE const uint8_t *row_at(const int type, const uint8_t *row, int64_t b)
                             : row + b * BLOCK_BYTES(type);
 }
 
+/* Bytes of a block, on average, rounded up. */
+#define BLOCK_SHARE(t)                                                              \
+    (SUPER_TYPE(t) ? (DTYPE_BYTES(t) + BLOCKS_TOGETHER(t) - 1) / BLOCKS_TOGETHER(t) \
+                   : BLOCK_BYTES(t))
+
 /* Floats of scale a block has, on average, and those of a run of blocks, at most. */
 #define ROW_SCALES(t) (SUPER_TYPE(t) ? (SUPER_FACTORS(t) == 4 ? 4 : 2) : SCALES(t))
 enum { RUN_SCALES = 4 * SCALE_RUN };
