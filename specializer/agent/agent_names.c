@@ -111,12 +111,18 @@ static const char *const frame_functions_c[] = {"bits_float",
                                                 "qkv_unit",
                                                 "qkv_weight",
                                                 "rotate",
+                                                "row_ask",
                                                 "row_at",
                                                 "row_load",
+                                                "row_load_eights",
                                                 "row_load_half",
                                                 "row_load_scaled",
                                                 "row_scales",
                                                 "rows_add",
+                                                "rows_add_run",
+                                                "rows_apart",
+                                                "rows_ask",
+                                                "rows_by_halves",
                                                 "rows_dot",
                                                 "rows_dot_all",
                                                 "rows_half",
@@ -125,6 +131,7 @@ static const char *const frame_functions_c[] = {"bits_float",
                                                 "rows_together",
                                                 "rows_together_all",
                                                 "scales_load",
+                                                "scales_words",
                                                 "share_groups",
                                                 "silu8",
                                                 "super_above",
@@ -186,10 +193,10 @@ static const char *const frame_functions_cuda[] = {
     "mma_bf16", "pack_tiles", NULL};
 
 static const char *const frame_macros_c[] = {
-    "BLOCK_BYTES",     "BLOCK_HEAD",  "SCALES",   "NO_SOONER",  "ROWS_TOGETHER",
-    "BLOCKS_TOGETHER", "ROW_BYTES",   "HALVES",   "ROW_SCALES", "SUPER_*",
-    "MIDDLE_CODE",     "BLOCK_CODES", "LOW_BITS", "HIGH_BITS",  "CODE_BITS",
-    "CODE_TABLE",      NULL};
+    "BLOCK_BYTES",     "BLOCK_HEAD",  "SCALES",      "NO_SOONER",  "ROWS_TOGETHER",
+    "BLOCKS_TOGETHER", "ROW_BYTES",   "HALVES",      "ROW_SCALES", "SUPER_*",
+    "MIDDLE_CODE",     "BLOCK_CODES", "LOW_BITS",    "HIGH_BITS",  "CODE_BITS",
+    "CODE_TABLE",      "ROW_LOAD",    "BLOCK_SHARE", NULL};
 static const char *const frame_macros_cuda[] = {"WHET_LOAD", "TILE_LAYOUT", NULL};
 
 /* What every build is given by -D: the SHAPE rows of its machine, and the knobs of its frame. */
