@@ -77,7 +77,7 @@ class Soak:
         self.compiler, self.compiler_mode = faults.compiler(folder)
         # A kernel that passes all proofs and is wrong later has to serve for a while: there is more time between two
         # acts of operators, and between two faults or rests.
-        self.usual, self.calm = (("works", "wears"), 3) if a.lies else (("works",), 1)
+        self.usual, self.calm = ("wears", 3) if a.lies else ("works", 1)
         self.over, self.gate = threading.Event(), threading.Condition()
         self.inside, self.resting, self.ready, self.ending, self.killed = 0, True, False, False, False
         self.short, self.short_until = 0, 0
@@ -177,7 +177,8 @@ class Soak:
 
     def begin(self):
         self.life += 1
-        faults.spoil_objects(self, self.random)
+        if not self.lies:  # what is built again is no longer the file that was proven, and does not come back
+            faults.spoil_objects(self, self.random)
         r = self.random
         drawn = {name: r.choice(values) for name, values in DRAWN.items()} | (LYING if self.lies else {})
         self.options = [*ALWAYS, *(w for pair in drawn.items() for w in pair), "--store", self.store,

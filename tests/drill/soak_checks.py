@@ -214,11 +214,13 @@ def same_texts(w):
     demand(not wrong or w.lied, lambda: f"at rest: {wrong}")
     if not wrong:
         return
+    print(f"  {len(wrong)} texts are wrong", flush=True)
     w.account.add("rest", "wrong texts")
     wait_until(lambda: not wrong_texts(w), lambda: f"no audit ends what is wrong: {wrong_texts(w)} {state(w)}",
                looks=30, pause=0)
     found = total(samples(w, clients.ADMIN)[0], "whet_audit_mismatches_total")
     demand(found, lambda: f"texts were wrong and are right again, and no audit has found anything: {wrong}")
+    print(f"  and right again: {int(found)} audits found something", flush=True)
     w.account.add("rest", "right again")
 
 

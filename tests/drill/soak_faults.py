@@ -213,7 +213,7 @@ def bad_compiler(w, r):
     lie = w.lies and r.random() < 0.8
     set_mode(w.compiler_mode, r.choice(("lies", "wears")) if lie else r.choice(BAD_COMPILER))
     yield
-    set_mode(w.compiler_mode, r.choice(w.usual))
+    set_mode(w.compiler_mode, w.usual)
 
 
 @contextlib.contextmanager
@@ -376,7 +376,7 @@ def operator(w, seed):
 def saboteur(w, seed):
     """One fault after the other; while somebody rests there is none."""
     r = random.Random(f"{seed} saboteur")
-    acts, weights = zip(*FAULTS)
+    acts, weights = zip(*((act, n) for act, n in FAULTS if not w.lies or act is not cleared_folders))
     while not w.over.wait(r.uniform(0.5, 3) * w.calm):
         if not w.enter():
             continue
