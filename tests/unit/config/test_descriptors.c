@@ -42,7 +42,7 @@ enum { RIGHT, WRONG, CANNOT_BE_TRIED };
 
 static int apart(int (*look)(void))
 {
-    int status;
+    int status = 0;
     pid_t pid = fork();
     if (pid == 0)
         _exit(look());
