@@ -44,7 +44,7 @@ enum { RIGHT, WRONG, CANNOT_BE_TRIED };
 /* What `look` says in a process where no code comes out of files. */
 static int where_it_is_forbidden(int (*look)(const char *file), const char *file)
 {
-    int status;
+    int status = 0;
     pid_t pid = fork();
     if (pid == 0)
         _exit(forbid_code() ? look(file) : CANNOT_BE_TRIED);
