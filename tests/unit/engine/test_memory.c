@@ -89,7 +89,7 @@ static void what_the_process_may_have_decides_where_it_is_less(void **state)
     folder("proc/self");
     put("proc/meminfo", "MemAvailable:    16777216 kB\n");
     for (size_t i = 0; i < 2; i++) {
-        int status;
+        int status = 0;
         put("proc/self/status", "VmPeak:\t 1 kB\nVmSize:\t 10240 kB\nVmData:\t 10240 kB\n");
         pid_t pid = fork();
         if (pid == 0)
