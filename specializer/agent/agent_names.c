@@ -224,9 +224,9 @@ static const char *const frame_both[] = {
 
 /* What only the text itself could use is not here: a text may call something UNIT as qkv.h does. */
 static const char *const frame_c[] = {
-    "ISA_*",     "INLINE", "UNROLLED", "PANELS_INTO", "PAGES_INTO", "POLICY_*",    "BITEQ",
-    "PRECISION", "BLOCK",  "LANES",    "SCALE_RUN",   "ROWS_MOST",  "TOKENS_MOST", "RUN_SCALES",
-    "PARTS",     "NULL",   "INT*",     "UINT*",       "SIZE_*",     NULL};
+    "ISA_*", "INLINE", "UNROLLED",  "PAGES_INTO", "POLICY_*",    "BITEQ",      "PRECISION",
+    "BLOCK", "LANES",  "SCALE_RUN", "ROWS_MOST",  "TOKENS_MOST", "RUN_SCALES", "PARTS",
+    "NULL",  "INT*",   "UINT*",     "SIZE_*",     NULL};
 
 static const char *const frame_cuda[] = {"ROWS_ALL", "WARP_ALL", "INFINITY", "KERNEL",
                                          "AT_*",     "NULL",     NULL};

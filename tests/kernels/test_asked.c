@@ -13,7 +13,8 @@
 #include <stdlib.h>
 
 static void asked(const void *p);
-#define __builtin_prefetch(p, ...) asked(p)
+#define FIRST(p, ...) (p)
+#define __builtin_prefetch(...) asked(FIRST(__VA_ARGS__, 0))
 
 #include "kernels/cpu/lib/panel.h"
 #include "kernels/cpu/lib/rows.h"

@@ -48,6 +48,7 @@ INLINE void panels_ask(const int type, const uint8_t *w, int64_t stride, const i
     if (!ahead)
         return;
 #if ISA >= ISA_NEON
+    (void)panels, (void)blocks;
     const int bytes = PANEL_QUANTS(type);
     const uint8_t *from = w + p * stride + (int64_t)b * bytes + ahead;
     for (int i = 0; i < bytes; i += 64)

@@ -42,7 +42,7 @@ INLINE void rows_ask(const int type, const uint8_t *w, int64_t stride, const int
     if (!ahead)
         return;
 #if ISA >= ISA_NEON
-    (void)rows;
+    (void)rows, (void)k;
     __builtin_prefetch(w + r * stride + (int64_t)b * bytes + ahead);
 #else
     if (stride == ROW_BYTES(type, k) && stride <= SHORT_ROW) {
