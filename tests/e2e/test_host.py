@@ -32,6 +32,7 @@ def test_stack_for_threads_is_not_what_a_shell_left(start):
     assert s.process.poll() is None
 
 
+@pytest.mark.once  # AddressSanitizer wants 14 TiB of addresses for itself
 def test_keys_and_values_fit_a_limit_of_address_space(start):
     s = start(prefix=["prlimit", f"--as={1 << 30}"])
     assert s.complete("Once upon a time")["choices"][0]["text"]
