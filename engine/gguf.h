@@ -86,4 +86,11 @@ int gguf_strings(const struct gguf *g, const char *key, struct gguf_string **out
 int gguf_ints(const struct gguf *g, const char *key, int32_t **out, int64_t *n, struct err *err);
 int gguf_floats(const struct gguf *g, const char *key, float **out, int64_t *n, struct err *err);
 
+/* A string of the file for a message: its beginning, printable ASCII only. */
+struct gguf_shown {
+    char text[64];
+};
+struct gguf_shown gguf_show(struct gguf_string s);
+bool gguf_equals(struct gguf_string s, const char *text);
+
 #endif

@@ -220,3 +220,16 @@ int gguf_floats(const struct gguf *g, const char *key, float **out, int64_t *n, 
     memcpy(*out, v->data, (size_t)v->count * sizeof **out);
     return 1;
 }
+
+struct gguf_shown gguf_show(struct gguf_string s)
+{
+    struct gguf_shown v = {{0}};
+    for (size_t i = 0; i < s.n && i < sizeof v.text - 1; i++)
+        v.text[i] = s.s[i] >= ' ' && s.s[i] < 127 ? s.s[i] : '?';
+    return v;
+}
+
+bool gguf_equals(struct gguf_string s, const char *text)
+{
+    return s.n == strlen(text) && !memcmp(s.s, text, s.n);
+}

@@ -22,24 +22,6 @@
 
 /* ---- shape ----------------------------------------------------------------------------------- */
 
-/* A string of the file for a message: its beginning, printable ASCII only. */
-struct shown {
-    char text[64];
-};
-
-static struct shown show(struct gguf_string s)
-{
-    struct shown v = {{0}};
-    for (size_t i = 0; i < s.n && i < sizeof v.text - 1; i++)
-        v.text[i] = s.s[i] >= ' ' && s.s[i] < 127 ? s.s[i] : '?';
-    return v;
-}
-
-static bool equals(struct gguf_string s, const char *text)
-{
-    return s.n == strlen(text) && !memcmp(s.s, text, s.n);
-}
-
 /* Reads keys of one architecture; after the first failure the rest is not looked at. */
 struct keys {
     const struct gguf *g;
@@ -97,7 +79,7 @@ static int read_arch(const struct gguf *g, struct model_shape *s, const char **p
         arch_list_gguf(known, sizeof known);
         return err_set(err,
                        "%s: metadata 'general.architecture': '%s' is not supported (known: %s)",
-                       g->file, show(name).text, known);
+                       g->file, gguf_show(name).text, known);
     }
     s->arch = (enum arch)arch;
     s->rope_interleaved = arch_traits(s->arch)->gguf_interleaved;
@@ -119,11 +101,11 @@ static int refuse_scaling(struct keys *k)
     snprintf(key, sizeof key, "%s.rope.scaling.type", k->prefix);
     if (k->failed || gguf_string(k->g, key, &type, k->err) < 0)
         return -1;
-    if (equals(type, "none"))
+    if (gguf_equals(type, "none"))
         return 0;
-    if (!equals(type, "linear"))
+    if (!gguf_equals(type, "linear"))
         return err_set(k->err, "%s: metadata '%s': '%s' is not supported", k->g->file, key,
-                       show(type).text);
+                       gguf_show(type).text);
     if (factor != 0 && factor != 1)
         return err_set(k->err, "%s: metadata '%s.%s': %g: linear scaling is not supported",
                        k->g->file, k->prefix, name, factor);

@@ -13,24 +13,6 @@
 #include "engine/gguf.h"
 #include "engine/tokenizer.h"
 
-/* A string of the file for a message: its beginning, printable ASCII only. */
-struct shown {
-    char text[64];
-};
-
-static struct shown show(struct gguf_string s)
-{
-    struct shown v = {{0}};
-    for (size_t i = 0; i < s.n && i < sizeof v.text - 1; i++)
-        v.text[i] = s.s[i] >= ' ' && s.s[i] < 127 ? s.s[i] : '?';
-    return v;
-}
-
-static bool equals(struct gguf_string s, const char *text)
-{
-    return s.n == strlen(text) && !memcmp(s.s, text, s.n);
-}
-
 struct vocab {
     struct gguf_string *token, *merge;
     int64_t tokens, merges;
@@ -224,12 +206,12 @@ static int read_vocab(const struct gguf *g, struct vocab *v, struct vocab_source
 
     if (gguf_string(g, "tokenizer.ggml.model", &model, err) < 0)
         return -1;
-    bool pieces = equals(model, "llama");
-    if (!pieces && !equals(model, "gpt2"))
+    bool pieces = gguf_equals(model, "llama");
+    if (!pieces && !gguf_equals(model, "gpt2"))
         return err_set(err,
                        "%s: metadata 'tokenizer.ggml.model': '%s' is not supported "
                        "(gpt2, the byte-level BPE, and llama, SentencePiece's, are)",
-                       g->file, show(model).text);
+                       g->file, gguf_show(model).text);
     int found = gguf_strings(g, tokens, &v->token, &v->tokens, err);
     if (found <= 0)
         return found < 0 ? -1 : err_set(err, "%s: metadata '%s' is missing", g->file, tokens);

@@ -229,13 +229,13 @@ static int warm(struct backend *b, int32_t m, bool head, struct err *e)
         unsigned seen = 0; /* formats: layers may differ */
         for (int32_t l = 0; l < region_runs(all[i], b->model->shape.layers); l++) {
             struct product p = blas_product(b, all[i], m);
-            struct matrix at = matrix_of(b, all[i], l, m);
-            bool plain = at.type == DTYPE_BF16 || bricks_as_copy(&at, m);
-            p.w = at.type != DTYPE_BF16 && plain ? at.copy : at.data;
+            struct matrix at = bricks_eager(matrix_of(b, all[i], l, m), m);
+            p.w = at.data;
             if (seen >> at.type & 1)
                 continue;
             seen |= 1u << at.type;
-            if (plain ? blas_run(b, b->stream, &p, NULL, e) : bricks_run(&w, &p, at.type, e))
+            if (at.type == DTYPE_BF16 ? blas_run(b, b->stream, &p, NULL, e)
+                                      : bricks_run(&w, &p, at.type, e))
                 return -1;
         }
     }

@@ -73,9 +73,11 @@ int bricks_copies(struct backend *b, struct err *e)
     return 0;
 }
 
-bool bricks_as_copy(const struct matrix *m, int32_t tokens)
+struct matrix bricks_eager(struct matrix m, int32_t tokens)
 {
-    return m->copy && tokens > EAGER_BRICKS_MOST / 2;
+    if (!m.copy || tokens <= EAGER_BRICKS_MOST / 2)
+        return m;
+    return (struct matrix){m.copy, m.rows, m.cols, DTYPE_BF16, 2LL * m.rows * m.cols, NULL};
 }
 
 int bricks_run(struct walk *w, const struct product *p, enum dtype t, struct err *e)

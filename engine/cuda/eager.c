@@ -82,13 +82,10 @@ static int norm(struct walk *w, const float *x, const float *gain, const int32_t
 static int product(struct walk *w, enum region r, int32_t layer, const void *x16, const float *c,
                    void *d, bool d16, int32_t m, struct err *e)
 {
-    struct matrix at = matrix_of(w->b, r, layer, m);
+    struct matrix at = bricks_eager(matrix_of(w->b, r, layer, m), m);
     struct product p = {x16, at.data, c, d, d16, m, at.rows, at.cols, 0};
-    bool copy = bricks_as_copy(&at, m);
-    if (at.type != DTYPE_BF16 && !copy)
+    if (at.type != DTYPE_BF16)
         return bricks_run(w, &p, at.type, e);
-    if (copy)
-        p.w = at.copy;
     w->launches[w->place]++;
     return blas_run(w->b, w->stream, &p, w->lt, e);
 }

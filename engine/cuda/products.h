@@ -50,10 +50,10 @@ int blas_check(struct backend *b, const struct product *p, const cublasLtMatmulA
 
 /* bricks_run.c: the same with w in bricks of a format, on the walk's stream. */
 int bricks_run(struct walk *w, const struct product *p, enum dtype t, struct err *e);
-/* Whether eager multiplies so many tokens by the matrix's copy in bf16 instead: from 9 on it has
- * the library's kernels for that, which are faster than its own (4.2 ms a step of 16 tokens of
+/* What eager multiplies so many tokens by: from 9 on the matrix's copy in bf16, if it has one. The
+ * library's kernels are faster than its own for bricks there (4.2 ms a step of 16 tokens of
  * Qwen3-4B on an H200 where those take 5.0). */
-bool bricks_as_copy(const struct matrix *m, int32_t tokens);
+struct matrix bricks_eager(struct matrix m, int32_t tokens);
 /* Rows that are expanded at a time: a product with more is made in as many parts. */
 int32_t bricks_slab(const struct backend *b, int32_t rows, int32_t cols);
 /* Bytes of the memory that matrices of this model are expanded in. */

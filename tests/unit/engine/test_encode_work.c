@@ -10,18 +10,6 @@
 #include "tests/unit/engine/tokens.h"
 #include "tests/unit/engine/vocab.h"
 
-static struct tokenizer *open_json(const char *name)
-{
-    struct err err = {""};
-    char *file = xasprintf("tokenizer/%s.json", name), *path = golden_path(file);
-    struct tokenizer *t = tokenizer_from_json(path, TOKENS_MAX, &err);
-    if (!t)
-        fail_msg("%s", err.msg);
-    free(path);
-    free(file);
-    return t;
-}
-
 /* The unit repeated to fill n bytes, cut at a whole unit. */
 static char *repeat(const char *unit, size_t *n)
 {

@@ -12,18 +12,6 @@
 #include "tests/unit/engine/tokens.h"
 #include "tests/unit/engine/vocab.h"
 
-static struct tokenizer *open_json(const char *name)
-{
-    struct err err = {""};
-    char *file = xasprintf("tokenizer/%s.json", name), *path = golden_path(file);
-    struct tokenizer *t = tokenizer_from_json(path, TOKENS_MAX, &err);
-    if (!t)
-        fail_msg("%s", err.msg);
-    free(path);
-    free(file);
-    return t;
-}
-
 /* ---- every string of the corpus ------------------------------------------------------------ */
 
 /* Strings whose ids differ from those of `name`.ids; the first few are printed. */

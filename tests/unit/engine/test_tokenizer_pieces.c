@@ -11,18 +11,6 @@
 #include "engine/utf8.h"
 #include "tests/unit/engine/tokens.h"
 
-static struct tokenizer *open_json(const char *name)
-{
-    struct err err = {""};
-    char *file = xasprintf("tokenizer/%s.json", name), *path = golden_path(file);
-    struct tokenizer *t = tokenizer_from_json(path, TOKENS_MAX, &err);
-    if (!t)
-        fail_msg("%s", err.msg);
-    free(path);
-    free(file);
-    return t;
-}
-
 static struct model *open_gguf(void)
 {
     struct err err = {""};

@@ -5,6 +5,7 @@
 
 #include "tests/unit/unit.h"
 
+#include "engine/tokenizer.h"
 #include "tests/unit/engine/golden.h"
 
 struct lines {
@@ -52,6 +53,19 @@ static inline size_t unescape(char *s)
         }
     }
     return (size_t)(to - s);
+}
+
+/* The tokenizer of that name among those files. */
+static inline struct tokenizer *open_json(const char *name)
+{
+    struct err err = {""};
+    char *file = xasprintf("tokenizer/%s.json", name), *path = golden_path(file);
+    struct tokenizer *t = tokenizer_from_json(path, TOKENS_MAX, &err);
+    if (!t)
+        fail_msg("%s", err.msg);
+    free(path);
+    free(file);
+    return t;
 }
 
 #endif
