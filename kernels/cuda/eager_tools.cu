@@ -42,15 +42,18 @@ __device__ __forceinline__ float side(const float *rows, const void *pages, cons
     return from_bf16(((const bf16 *)pages)[slot * a.head_dim + i % a.head_dim]);
 }
 
-/* The same of b, turned to where a's row is. */
+/* The same of b, turned to where a's row is. Row 0 of the tables has a sine of 0, so its cosine is
+ * how long all rows are: a's and b's rows are both of that length already. */
 __device__ __forceinline__ float turned(const struct eager_compare_args &a, int t, int i)
 {
     float v = side(a.b, a.b_pages, a.b_at, a, t, i);
     if (!a.rope_cos)
         return v;
     float other = side(a.b, a.b_pages, a.b_at, a, t, i ^ 1);
-    size_t by = (size_t)(a.a_position[t] - a.b_position[t]) * (a.head_dim / 2) + i % a.head_dim / 2;
-    return v * a.rope_cos[by] + (i % 2 ? other : -other) * a.rope_sin[by];
+    int pair = i % a.head_dim / 2;
+    size_t by = (size_t)(a.a_position[t] - a.b_position[t]) * (a.head_dim / 2) + pair;
+    float on = v * a.rope_cos[by] + (i % 2 ? other : -other) * a.rope_sin[by];
+    return on / a.rope_cos[pair];
 }
 
 KERNEL eager_compare(const __grid_constant__ struct eager_compare_args a)
