@@ -19,7 +19,8 @@ static struct {
     /* Who is not judged in a set of more than `alone` members of its bucket, and who is refused. */
     const char *drags, *wrong;
     int alone;
-    /* Done once, while a stage runs. */
+    /* Done once, while a stage runs, and not before so many shadows have. */
+    int after_shadows;
     void (*meanwhile)(void);
     enum stage meanwhile_at;
     int shadows, canaries, sets;
@@ -38,7 +39,7 @@ static struct {
 static void meanwhile(enum stage at)
 {
     void (*f)(void) = play.meanwhile;
-    if (!f || play.meanwhile_at != at)
+    if (!f || play.meanwhile_at != at || play.shadows < play.after_shadows)
         return;
     play.meanwhile = NULL;
     f();

@@ -103,8 +103,10 @@ static void what_was_not_decided_is_tried_again_after_a_while(void **state)
     struct slot_search *p = promote("mlp_in/m1", 1);
     play.slot = "mlp_in/m1";
     play.shadow = STAGE_RETRY;
+    candidate_explain(p->promoted.c, STAGE_SHADOW, CAUSE_OTHER, 0, "no live steps came");
     promotion_try(&w.s, p);
     assert_ptr_equal(p->promoted.c, first);
+    assert_non_null(strstr(p->locked.why.undecided, "no live steps came"));
     assert_true(due_in(p, RETRY_AFTER_S));
     assert_int_equal(p->promoted.c->retries, 1);
     assert_int_equal(count(STAGE_SHADOW, STAGE_RETRY), 1);
@@ -143,6 +145,7 @@ static enum life set_aside_by_steps(enum steps_say steps)
     assert_int_equal(play.shadows, 1); /* what was proved stays */
     assert_null(p->promoted.c);
     assert_true(play.learned == 1 && play.speed == 1.25); /* no verdict: the bench's counts */
+    assert_non_null(strstr(p->locked.why.words, "whole steps")); /* what operators are told */
     assert_non_null(strstr(last("set_aside"), "could not decide"));
     assert_non_null(strstr(last("unresolved"), "whole steps"));
     return state_of(w.s.store, 1);

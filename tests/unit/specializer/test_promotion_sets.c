@@ -127,6 +127,24 @@ static void a_slot_that_changed_during_a_set_is_tried_again_alone(void **state)
     assert_string_equal(slot_kernel(p->slot)->id, "0000000000000009");
 }
 
+/* One that changed before is judged against the kernel that it has by then. */
+static void exchange_first(void)
+{
+    assert_int_equal(swap_in(&w.s, at(four[0]), candidate_for(four[0], 9), "", "me"), 0);
+}
+
+static void a_slot_that_changed_before_the_set_is_judged_as_it_is(void **state)
+{
+    (void)state;
+    promote_four();
+    play.meanwhile = exchange_first;
+    play.meanwhile_at = STAGE_SHADOW;
+    play.after_shadows = 3;
+    promotions_try(&w.s);
+    assert_true(all_published(four, 4));
+    assert_string_equal(slot_kernel(at(four[0])->slot)->id, "0000000000000001");
+}
+
 static void disable_one(void)
 {
     disable("0000000000000002");
@@ -355,6 +373,7 @@ int main(void)
         RULE(another_bucket_passes_by_itself),
         RULE(buckets_are_grouped_before_they_are_halved),
         RULE(a_slot_that_changed_during_a_set_is_tried_again_alone),
+        RULE(a_slot_that_changed_before_the_set_is_judged_as_it_is),
         RULE(one_that_is_disabled_during_a_set_is_not_published),
         RULE(who_has_not_passed_the_shadow_is_in_no_set),
         RULE(one_that_is_left_of_a_set_has_a_canary_of_its_own),
