@@ -272,6 +272,22 @@ static void no_more_are_tried_than_a_step_can_exchange(void **state)
     assert_int_equal(play.sets, 1);
 }
 
+/* It has the places of two of the others. */
+static void a_fused_kernel_is_in_no_set(void **state)
+{
+    (void)state;
+    promote("mlp_in/m1", 1);
+    promote("head/m1", 2);
+    at("mlp_out/m1")->slot->region = REGION_MLP; /* this table has none that is fused */
+    promote("mlp_out/m1", 3);
+    promotions_try(&w.s);
+    assert_int_equal(play.sets, 1);
+    assert_int_equal(play.set_size[0], 2);
+    assert_non_null(at("mlp_out/m1")->promoted.c);
+    assert_true(promotions_try(&w.s)); /* it has its turn by itself */
+    assert_int_equal(play.canaries, 1);
+}
+
 static void while_others_are_gathered_nobody_is_tried(void **state)
 {
     (void)state;
@@ -383,6 +399,7 @@ int main(void)
         RULE(on_a_gpu_they_are_tried_one_by_one),
         RULE(of_several_ranks_they_are_tried_one_by_one),
         RULE(no_more_are_tried_than_a_step_can_exchange),
+        RULE(a_fused_kernel_is_in_no_set),
         RULE(while_others_are_gathered_nobody_is_tried),
         RULE(a_promise_is_of_whole_steps),
         RULE(a_faint_gain_waits_while_slots_have_their_turn),
