@@ -186,7 +186,7 @@ void crash_of_rank(const struct crash_record *r, int32_t rank)
 {
     if (atomic_exchange(&crash.noted, true))
         return;
-    crash.page.record = *r;
+    memcpy(&crash.page.record, r, sizeof *r); /* into a page that is written as it lies there */
     snprintf(crash.page.record.what, sizeof r->what, "%.140s on rank %d", r->what, rank);
     save();
 }
@@ -256,10 +256,12 @@ void crash_close(void)
 /* What a program that is no longer this one wrote is looked at before it is believed. */
 bool crash_sound(struct crash_record *r)
 {
+    unsigned char inside; /* any byte: one that is neither 0 nor 1 must not be read as a bool */
     if (r->n < 1 || r->n > CRASH_KERNELS)
         return false;
+    memcpy(&inside, &r->inside, sizeof inside);
     r->what[sizeof r->what - 1] = 0;
-    r->inside = r->inside && r->n == 1;
+    r->inside = inside != 0 && r->n == 1;
     for (int32_t i = 0; i < r->n; i++)
         r->kernel[i][sizeof r->kernel[i] - 1] = 0;
     return true;

@@ -92,6 +92,12 @@ static double token_work(const struct model *m)
     return work;
 }
 
+/* Of each sequence of the prompt set, where a token takes `work`. */
+static int32_t prompt_length(double work)
+{
+    return (int32_t)fmin(fmax(work_wanted / work / SEQUENCES, LENGTH_MIN), LENGTH_MAX);
+}
+
 static int32_t best(const float *logits, int32_t vocab)
 {
     int32_t at = 0;
@@ -256,7 +262,7 @@ static int await(pid_t pid, int socket, double limit_s, const char *said, struct
     bool over = false;
     char byte = 0;
     watchdog_start(&dog, pid, limit_s, SLEEP_MAX_S);
-    while (!over && poll(&poller, 1, 20) == 0)
+    while (!over && poll(&poller, 1, 20) <= 0) /* interrupted: it has said nothing either */
         over = watchdog_over(&dog);
     bool done = !over && read(socket, &byte, 1) == 1;
     if (done || over)
@@ -283,8 +289,12 @@ static int run_candidate(const struct candidate_run *run, struct prompts *p, str
 {
     int end[2];
     char *why = mmap(NULL, WHY_MOST, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (why == MAP_FAILED || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, end) != 0)
+    if (why == MAP_FAILED)
+        return err_outside(err, "no memory: %s", strerror(errno));
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, end) != 0) {
+        munmap(why, WHY_MOST);
         return err_outside(err, "no socket: %s", strerror(errno));
+    }
     pid_t pid = fork();
     if (pid == 0)
         child(run, p, why, end[1]);
@@ -307,7 +317,14 @@ static double divergence(const float *p, const float *q, int32_t n)
     }
     for (int32_t i = 0; i < n; i++)
         kl += exp(p[i] - top_p) / sum_p * (p[i] - top_p - log(sum_p) - (q[i] - top_q - log(sum_q)));
-    return kl > 0 ? kl : 0;
+    return kl < 0 ? 0 : kl; /* NaN is no small number */
+}
+
+/* The larger of two distances. NaN is farther than any number: it is never less than what comes
+ * after it. */
+static double farther(double a, double b)
+{
+    return isnan(a) || a >= b ? a : b;
 }
 
 /* The worst element of a row against the row's largest, and the rms of the difference. */
@@ -317,7 +334,7 @@ static double distance(const float *e, const float *c, int32_t vocab, double *rm
     for (int32_t i = 0; i < vocab; i++) {
         top = fmax(top, fabs((double)e[i]));
         double d = fabs((double)c[i] - (double)e[i]);
-        far = d <= far ? far : d; /* NaN counts as far */
+        far = farther(far, d);
         sum += d * d;
     }
     *rms = sqrt(sum / vocab);
@@ -362,7 +379,7 @@ void end_compare(const float *eager, const float *own, int32_t tokens, int32_t v
             continue;
         }
         double rms, far = distance(e, c, vocab, &rms);
-        r->max_error = far <= r->max_error ? r->max_error : far;
+        r->max_error = farther(r->max_error, far);
         r->kl += divergence(e, c, vocab) / tokens;
         int32_t first = best(e, vocab), second = best(c, vocab);
         same += first == second;
@@ -409,10 +426,9 @@ int end_check(const struct model *model, const char *object, const struct format
 {
     const struct candidate_run run = {model, object,    formats,
                                       m,     must_seal, must_seal ? pack_most : packed_most};
-    double tokens = work_wanted / token_work(model);
     bool lower = numerics_allows(numerics, PRECISION_INT8);
     struct prompts p = {.sequences = lower ? SEQUENCES_LOWER : SEQUENCES, .references = references};
-    p.length = (int32_t)fmin(fmax(tokens / SEQUENCES, LENGTH_MIN), LENGTH_MAX);
+    p.length = prompt_length(token_work(model));
     p.bytes = (size_t)p.sequences * (size_t)p.length * (size_t)model->head.rows * sizeof(float);
     p.token = xcalloc((size_t)p.sequences * (size_t)p.length, sizeof *p.token);
     p.own = mmap(NULL, p.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

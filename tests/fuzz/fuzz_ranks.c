@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_ranks.c - any bytes as what a rank receives from another: frames off a socket, and in them
- * steps and kernels. What is taken for a step lies within what the rank was opened for, and says
- * the same when it is packed again: two ranks that read it run the same, with the same table.
+ * steps, kernels and what a rank died of. What is taken for a step lies within what the rank was
+ * opened for, and says the same when it is packed again: two ranks that read it run the same, with
+ * the same table.
  */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "engine/crash.h"
 #include "engine/ranks_link.h"
 #include "engine/ranks_wire.h"
 
@@ -93,6 +95,21 @@ static void read_timing(const struct link_message *m)
     demand(t.calls > 0 && t.calls <= TIMED_MOST);
 }
 
+/* What a rank says as it dies: bytes of a process in which something is broken. */
+static void read_crash(const struct link_message *m)
+{
+    struct crash_record c;
+    if (m->n != sizeof c)
+        return;
+    memcpy(&c, m->data, sizeof c);
+    if (!crash_sound(&c))
+        return;
+    demand(c.n > 0 && c.n <= CRASH_KERNELS && strlen(c.what) < sizeof c.what);
+    demand(!c.inside || c.n == 1);
+    for (int32_t i = 0; i < c.n; i++)
+        demand(strlen(c.kernel[i]) < sizeof c.kernel[i]);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     int end[2];
@@ -113,6 +130,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             read_kernel(&m);
         if (m.kind == LINK_TIME)
             read_timing(&m);
+        if (m.kind == LINK_CRASH)
+            read_crash(&m);
         link_message_free(&m);
         there = link_there(end[1], MOST);
     }

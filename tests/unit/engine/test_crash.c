@@ -288,6 +288,14 @@ static void rank_0_notes_what_another_rank_died_of(void **state)
     assert_true(crash_sound(&r));
     assert_int_equal(strlen(r.what), sizeof r.what - 1);
     assert_int_equal(strlen(r.kernel[0]), sizeof *r.kernel - 1);
+    r.n = 2;
+    assert_true(crash_sound(&r) && !r.inside); /* of one kernel alone */
+    for (int byte = 0; byte < 256; byte++) {   /* from a process in which something is broken */
+        r.n = 1;
+        memset(&r.inside, byte, sizeof r.inside);
+        assert_true(crash_sound(&r));
+        assert_int_equal(r.inside, byte != 0);
+    }
     r.n = 0;
     assert_false(crash_sound(&r));
     r.n = CRASH_KERNELS + 1;

@@ -10,12 +10,11 @@
 
 #include "specializer/admission/capture_file.h"
 #include "specializer/admission/check_plan.h"
-#include "specializer/admission/check_rows.h"
 #include "specializer/admission/probe_request.h"
 #include "specializer/admission/runner.h"
 #include "tests/unit/specializer/shapes.h"
 
-/* ---- plan and rows -------------------------------------------------------------------------- */
+/* ---- plan ----------------------------------------------------------------------------------- */
 
 static const struct model_shape small = {SMALL_MODEL};
 
@@ -96,45 +95,6 @@ static void plan_puts_what_was_warned_about_first_and_drops_nothing(void **state
             found += strcmp(plain[i].label, warned[k].label) == 0;
         assert_int_equal(found, 1);
     }
-    model_close(model);
-}
-
-static void rows_chosen_hold_both_ends_and_are_distinct(void **state)
-{
-    (void)state;
-    int32_t row[64];
-    for (int32_t m = 1; m < 200; m += 7) {
-        int32_t n = row_set_choose(m, 24, 5, row);
-        assert_int_equal(n, m < 24 ? m : 24);
-        assert_int_equal(row[0], 0);
-        assert_int_equal(row[n - 1], m - 1);
-        for (int32_t i = 1; i < n; i++)
-            assert_true(row[i] > row[i - 1]);
-    }
-}
-
-static void rows_of_attention_end_at_their_own_token(void **state)
-{
-    (void)state;
-    struct model *model = model_random(&small, DTYPE_F32, 1);
-    float q[6 * 64];
-    for (int i = 0; i < 6 * 64; i++)
-        q[i] = (float)i;
-    struct span span[] = {{0, 2, 20, 0}, {2, 4, 40, 2}};
-    struct attn_args a = {
-        .m = 6, .spans = 2, .heads = 4, .kv_heads = 2, .head_dim = 16, .q = q, .span = span};
-    int32_t row[] = {0, 3, 5};
-    struct row_set s;
-    row_set_open(&s, model, REGION_ATTN, &a, row, 3);
-    assert_int_equal(s.args.attn.m, 3);
-    assert_int_equal(s.args.attn.spans, 3);
-    /* token 0 is the last but one of 20; token 3 the third last of 40; token 5 the last */
-    assert_int_equal(s.args.attn.span[0].context, 19);
-    assert_int_equal(s.args.attn.span[1].context, 38);
-    assert_int_equal(s.args.attn.span[1].pages_at, 2);
-    assert_int_equal(s.args.attn.span[2].context, 40);
-    assert_float_equal(s.args.attn.q[64], 3 * 64, 0);
-    row_set_close(&s);
     model_close(model);
 }
 
@@ -475,8 +435,6 @@ int main(void)
         cmocka_unit_test(plan_of_attn_in_has_a_prompt),
         cmocka_unit_test(plan_of_attention_has_contexts_around_a_page_border),
         cmocka_unit_test(plan_puts_what_was_warned_about_first_and_drops_nothing),
-        cmocka_unit_test(rows_chosen_hold_both_ends_and_are_distinct),
-        cmocka_unit_test(rows_of_attention_end_at_their_own_token),
         cmocka_unit_test(capture_file_returns_what_was_saved),
         cmocka_unit_test(capture_file_with_bad_indices_or_cut_short_is_refused),
         cmocka_unit_test(capture_file_with_spans_that_leave_the_step_or_their_pages_is_refused),

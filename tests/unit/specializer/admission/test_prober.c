@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -51,6 +52,24 @@ static void do_as_told(const char *how)
         _exit(0);
     if (strcmp(how, "is_taken") == 0)
         raise(SIGKILL);
+    if (strcmp(how, "complains") == 0) {
+        fprintf(stderr, "an illegal address");
+        abort();
+    }
+    if (strcmp(how, "is_silent") == 0)
+        for (;;)
+            pause();
+    if (strcmp(how, "answers_at_once") == 0) {
+        say("answer {\"at\": \"once\"}");
+        return;
+    }
+    if (strcmp(how, "answers_twice") == 0)
+        say("answer {\"first\": 1}");
+    if (strcmp(how, "closes") == 0) {
+        close(0);
+        for (;;)
+            pause();
+    }
     if (strcmp(how, "answers_half") == 0) {
         say("answer {\"verd");
         _exit(0);
@@ -271,15 +290,161 @@ static void a_request_under_way_can_be_given_up(void **state)
 static void processes_that_answer_nothing_come_ever_more_rarely(void **state)
 {
     (void)state;
-    assert_true(prober_patience_s(0, false) == 0); /* the last one answered, nobody is served */
-    assert_true(prober_patience_s(0, true) > 1);
-    double before = 0;
-    for (int failures = 2; failures < 40; failures++) {
-        double s = prober_patience_s(failures, false);
-        assert_true(s >= before && s <= 600);
-        before = s;
+    static const double pause_s[] = {0, 0, 10, 20, 40, 80, 120, 120, 120};
+    for (int failures = 0; failures < 9; failures++) {
+        assert_true(prober_patience_s(failures, false) == pause_s[failures]);
+        /* where steps are served, a start is felt: never at once */
+        assert_true(prober_patience_s(failures, true) == (failures < 2 ? 5 : pause_s[failures]));
     }
-    assert_true(before > 60);
+}
+
+static void poll_for(struct prober *p, int ms)
+{
+    for (int64_t end = clock_ns() + (int64_t)ms * 1000000; clock_ns() < end; usleep(1000))
+        prober_poll(p);
+}
+
+/* Two that answered nothing, one after the other: the third is not started at once. */
+static void after_two_that_failed_a_request_has_to_wait(void **state)
+{
+    (void)state;
+    struct prober *p = prober_open(&env);
+    struct errand e;
+    for (int i = 0; i < 2; i++) {
+        e = asked(p, "/x/leaves");
+        assert_int_equal(e.state, ERRAND_FAILED);
+    }
+    e = (struct errand){.path = "/x/answers_at_once"};
+    prober_add(p, &e);
+    poll_for(p, 50);
+    assert_int_equal(e.state, ERRAND_WAITS);
+    assert_int_equal(prober_counts(p).starts, 2);
+    prober_remove(p, &e);
+    prober_close(p);
+}
+
+/* One that answers forgives those before. */
+static void an_answer_forgives_what_failed_before(void **state)
+{
+    (void)state;
+    static const char *const way[] = {"/x/leaves", "/x/is_spent", "/x/leaves", "/x/is_spent"};
+    struct prober *p = prober_open(&env);
+    for (int i = 0; i < 4; i++) {
+        struct errand e = asked(p, way[i]);
+        assert_int_equal(e.state, i % 2 ? ERRAND_ANSWERED : ERRAND_FAILED);
+        prober_remove(p, &e);
+        assert_null(e.answer);
+    }
+    prober_close(p);
+}
+
+static void what_a_process_said_last_is_in_the_reason(void **state)
+{
+    (void)state;
+    struct prober *p = prober_open(&env);
+    struct errand e = asked(p, "/x/complains");
+    assert_true(e.state == ERRAND_FAILED && e.fault && !e.died);
+    assert_non_null(strstr(e.reason, "SIGABRT"));
+    assert_non_null(strstr(e.reason, ": an illegal address"));
+    assert_true(e.seconds > 0 && e.seconds < 100);
+    prober_close(p);
+}
+
+/* Nobody's fault: the machine may have been busy. */
+static void who_does_not_answer_in_time_is_ended_without_blame(void **state)
+{
+    (void)state;
+    config.specializer_probe_timeout = 0.02;
+    struct prober *p = prober_open(&env);
+    struct errand e = asked(p, "/x/is_silent");
+    config.specializer_probe_timeout = 30;
+    assert_int_equal(e.state, ERRAND_FAILED);
+    assert_false(e.fault || e.died);
+    assert_string_equal(e.reason, "no answer in time");
+    assert_true(e.seconds >= 0.2);
+    e = asked(p, "/x/answers_at_once"); /* another one answers */
+    assert_int_equal(e.state, ERRAND_ANSWERED);
+    assert_int_equal(prober_counts(p).starts, 2);
+    prober_remove(p, &e);
+    prober_close(p);
+}
+
+static void no_time_passes_while_it_is_held(void **state)
+{
+    (void)state;
+    struct prober *p = prober_open(&env);
+    struct errand e = {.path = "/x/passes"};
+    prober_add(p, &e);
+    prober_poll(p);
+    assert_int_equal(e.state, ERRAND_ASKED);
+    prober_hold(p, true);
+    config.specializer_probe_timeout = 0.005; /* over ten times within what it is held for */
+    poll_for(p, 500);
+    assert_int_equal(e.state, ERRAND_ASKED);
+    assert_int_equal(prober_counts(p).slices, 0); /* though one is wanted */
+    config.specializer_probe_timeout = 30;
+    prober_hold(p, false);
+    wait_for(p, &e);
+    assert_int_equal(e.state, ERRAND_ANSWERED);
+    assert_int_equal(prober_counts(p).slices, 2);
+    prober_remove(p, &e);
+    prober_close(p);
+}
+
+/* An answer is of the request that was asked, and nobody's else. */
+static void a_second_answer_is_of_no_request(void **state)
+{
+    (void)state;
+    struct prober *p = prober_open(&env);
+    struct errand a = {.path = "/x/answers_twice"}, b = {.path = "/x/answers_at_once"};
+    prober_add(p, &a);
+    wait_for(p, &a);
+    assert_string_equal(a.answer, "{\"first\": 1}");
+    poll_for(p, 300); /* its second one comes, behind two slices, and nothing is asked */
+    prober_add(p, &b);
+    wait_for(p, &b);
+    assert_int_equal(b.state, ERRAND_ANSWERED);
+    assert_string_equal(b.answer, "{\"at\": \"once\"}");
+    assert_int_equal(prober_counts(p).starts, 1);
+    prober_remove(p, &a);
+    prober_remove(p, &b);
+    prober_close(p);
+}
+
+/* It lives, and nobody hears it. */
+static void who_stops_listening_is_ended_without_blame(void **state)
+{
+    (void)state;
+    struct prober *p = prober_open(&env);
+    struct errand e = asked(p, "/x/closes");
+    assert_int_equal(e.state, ERRAND_FAILED);
+    assert_true(e.died && !e.fault);
+    assert_string_equal(e.reason, "it stopped listening");
+    prober_close(p);
+}
+
+static void a_program_that_does_not_start_answers_nothing(void **state)
+{
+    (void)state;
+    struct stage_env nowhere = env;
+    struct errand e = {.path = "/x/passes"};
+    nowhere.program = "/nowhere/whet";
+    struct prober *p = prober_open(&nowhere);
+    prober_add(p, &e);
+    poll_for(p, 50);
+    assert_true(e.state == ERRAND_WAITS || e.state == ERRAND_FAILED);
+    assert_false(e.fault);
+    prober_remove(p, &e);
+    prober_close(p);
+}
+
+static void where_there_is_no_prober_nothing_is_counted(void **state)
+{
+    (void)state;
+    struct prober_counts c = prober_counts(NULL);
+    assert_true(c.starts == 0 && c.slices == 0 && c.late == 0);
+    prober_hold(NULL, true);
+    prober_close(NULL);
 }
 
 int main(int argc, char **argv)
@@ -302,6 +467,15 @@ int main(int argc, char **argv)
         cmocka_unit_test(nothing_is_asked_and_no_turn_given_while_it_is_held),
         cmocka_unit_test(a_request_under_way_can_be_given_up),
         cmocka_unit_test(processes_that_answer_nothing_come_ever_more_rarely),
+        cmocka_unit_test(after_two_that_failed_a_request_has_to_wait),
+        cmocka_unit_test(an_answer_forgives_what_failed_before),
+        cmocka_unit_test(what_a_process_said_last_is_in_the_reason),
+        cmocka_unit_test(who_does_not_answer_in_time_is_ended_without_blame),
+        cmocka_unit_test(no_time_passes_while_it_is_held),
+        cmocka_unit_test(a_second_answer_is_of_no_request),
+        cmocka_unit_test(who_stops_listening_is_ended_without_blame),
+        cmocka_unit_test(a_program_that_does_not_start_answers_nothing),
+        cmocka_unit_test(where_there_is_no_prober_nothing_is_counted),
     };
     (void)argv;
     return cmocka_run_group_tests(tests, NULL, NULL);
