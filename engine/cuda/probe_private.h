@@ -170,7 +170,6 @@ enum device_verdict probe_reduce(struct device_session *s, const struct device_r
                                  int32_t *calls, bool *spent, struct err *e);
 
 /* probe_sums.c. After the last case, in a slice. */
-extern long probe_sums_lonely_ns;
 enum device_verdict probe_sums(struct device_probe *p, struct err *e);
 
 /* probe_truth.c */

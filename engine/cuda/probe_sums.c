@@ -27,8 +27,7 @@
 #include "kernels/peer.h"
 
 enum { SUMS_WORLD = 3, SUMS_BAND = 4096, SUMS_PATTERN = 0xa5 };
-long probe_sums_lonely_ns =
-    2000000; /* for which a number is missing; a test on threads sets more */
+enum { SUMS_LONELY_NS = 2000000 }; /* for which a number is missing */
 
 struct sums {
     struct device_probe *p;
@@ -252,7 +251,7 @@ static int send_missing(struct sums *s, int rank, int turn, cudaStream_t beside,
 /* The kernel runs without the last number of the others, which come late or never. */
 static enum device_verdict missing(struct sums *s, bool comes, cudaStream_t beside, struct err *e)
 {
-    struct timespec t = {0, probe_sums_lonely_ns};
+    struct timespec t = {0, SUMS_LONELY_NS};
     int rank = 1, turn = 0;
     if (fill(s, rank, turn, 1, e) || run(s, rank, turn, e))
         return DEVICE_ERROR;

@@ -66,6 +66,7 @@ class Server:
         while requests.get(self.url + "/ready").status_code != 200:
             assert time.time() < end and self.process.poll() is None, self.text()
             time.sleep(0.02)
+        self.wait_text("ready after")  # a thread reads its log: now all that it said until then is here
 
     def text(self):
         return "".join(self.log)
@@ -155,7 +156,7 @@ class Server:
 
     def wait(self, timeout=PATIENCE):
         code = self.process.wait(timeout)
-        self.reader.join(5)
+        self.reader.join(60)
         return code
 
     def stop(self):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which cores compute threads keep to (engine.pin_threads)."""
 
+import contextlib
 import os
 import pathlib
 
@@ -11,8 +12,9 @@ def cores(server, name):
     """The cores that each thread of the server with this name may use."""
     found = []
     for task in pathlib.Path(f"/proc/{server.process.pid}/task").iterdir():
-        if (task / "comm").read_text().strip() == name:
-            found.append(os.sched_getaffinity(int(task.name)))
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            if (task / "comm").read_text().strip() == name:
+                found.append(os.sched_getaffinity(int(task.name)))
     return found
 
 

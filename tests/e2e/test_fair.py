@@ -2,6 +2,7 @@
 """Between clients: nobody takes the queue, the batch or the cache from others, limits by key, and
 nothing of one client's prompts shows to another. What is counted is tokens and requests, no time."""
 
+import itertools
 import json
 import re
 import select
@@ -16,7 +17,8 @@ import requests
 
 from conftest import BINARY, MODEL, PATIENCE, Server, parse_events
 
-LONG = {"prompt": "Once upon a time", "max_tokens": 600, "temperature": 0, "ignore_eos": True}
+# Nobody waits for its end: it runs for as long as a test looks at what waits beside it, on any machine.
+LONG = {"prompt": "Once upon a time", "max_tokens": 8000, "temperature": 0, "ignore_eos": True}
 SHORT = {"prompt": "x", "max_tokens": 1, "temperature": 0}
 PROMPT = "A beginning that both of them send. " + "The quick brown fox jumps over the dog. " * 12
 
@@ -86,7 +88,7 @@ class Greedy:
 
     def run(self, i):
         while not self.done:
-            body = {**LONG, "prompt": f"Story {i} of a long night", "stream": True}
+            body = {**LONG, "prompt": f"Story {i} of a long night", "max_tokens": 600, "stream": True}
             try:
                 with requests.post(self.server.url + "/v1/completions", json=body, stream=True,
                                    headers=bearer(self.key), timeout=PATIENCE) as answer:
@@ -102,36 +104,39 @@ class Greedy:
             t.join()
 
 
-def first_token(s, key, prompt):
-    """Sends a stream, waits for its first text, lets it end; returns its prompt tokens."""
-    body = {"prompt": prompt, "max_tokens": 2, "temperature": 0, "stream": True,
-            "stream_options": {"include_usage": True}}
-    with requests.post(s.url + "/v1/completions", json=body, stream=True, headers=bearer(key),
-                       timeout=PATIENCE) as answer:
-        assert answer.status_code == 200, answer.text
-        lines = answer.iter_lines()
-        first = next(line for line in lines if line.startswith(b"data: {"))
-        at_first = counted(s, "generated_tokens_total", "greedy")
-        rest = b"\n\n".join(line for line in lines if line)
-        return at_first, parse_events(first + b"\n\n" + rest + b"\n\n")[-1]["usage"]
+def work_to_first_token(s, key, prompt):
+    """What the server counts from a request's coming to its first token: tokens computed for anybody. None if
+    others had a first token meanwhile and are counted, too. Its usage."""
+    name = "whet_work_to_first_token_tokens"
+    before = [s.metric(name + what) for what in ("_count", "_sum")]
+    answer = s.post("/v1/completions", {"prompt": prompt, "max_tokens": 2, "temperature": 0}, headers=bearer(key))
+    assert answer.status_code == 200, answer.text
+    count, work = [s.metric(name + what) - b for what, b in zip(("_count", "_sum"), before)]
+    assert count >= 1
+    return work if count == 1 else None, answer.json()["usage"]
 
 
 @pytest.mark.threads
 def test_64_streams_of_one_key_do_not_triple_anothers_time_to_first_token(keyed):
     """In work: tokens computed between a request and its first token. Alone these are its prompt."""
     s = keyed("--engine-max-context", "1024", "--engine-kv-pages", "4096")
-    first_token(s, "sk-victim", "warm")
-    greedy = Greedy(s, "sk-greedy", 64)
+    greedy, work, end = Greedy(s, "sk-greedy", 64), None, time.time() + PATIENCE
     try:
         s.wait_metric("whet_requests_running", 64)
-        before = counted(s, "generated_tokens_total", "greedy")
-        after, usage = first_token(s, "sk-victim", "One more word of it. " * 100)
+        while s.metric("whet_time_to_first_token_seconds_count") < 64:  # the next are those of their next requests
+            assert time.time() < end
+            time.sleep(0.02)
+        for i in itertools.count():
+            work, usage = work_to_first_token(s, "sk-victim", f"{i} times. " + "One more word of it. " * 100)
+            if work is not None:
+                break
+            assert time.time() < end
     finally:
         greedy.stop()
     prompt = usage["prompt_tokens"]
     assert prompt > 400 and usage["prompt_tokens_details"]["cached_tokens"] == 0
-    print(f"prompt {prompt}, tokens of the others {after - before:.0f}")
-    assert prompt + after - before < 3 * prompt
+    print(f"prompt {prompt}, tokens of all {work:.0f}")
+    assert prompt <= work < 3 * prompt
 
 
 def test_a_full_queue_makes_room_for_another_key(keyed):
@@ -165,7 +170,7 @@ def test_who_is_turned_away_hears_how_long_the_queue_takes(keyed):
         assert refused.status_code == 429 and refused.json()["error"]["code"] == "queue_full"
         said.append(int(refused.headers["retry-after"]))
         time.sleep(0.05)
-    assert said == sorted(said) or s.metric("whet_generated_tokens_total") > LONG["max_tokens"]
+    assert said == sorted(said)
     assert all(1 <= n <= 60 for n in said)
     for c in held:
         c.close()
@@ -174,21 +179,26 @@ def test_who_is_turned_away_hears_how_long_the_queue_takes(keyed):
 def test_an_answer_that_has_begun_keeps_its_place(keyed):
     """Its choices that wait have the most places of the full queue, and the stream is under way."""
     s = keyed("--engine-max-batch", "6", "--server-max-queue", "8")
-    body = {**LONG, "n": 12, "max_tokens": 120, "stream": True}
-    with requests.post(s.url + "/v1/completions", json=body, stream=True, timeout=PATIENCE,
-                       headers=bearer("sk-greedy")) as answer:
-        assert answer.status_code == 200
-        lines = answer.iter_lines()
-        next(lines)
-        others = [send(s, LONG, "sk-victim") for _ in range(4)]
-        events = parse_events(b"\n\n".join(line for line in lines if line) + b"\n\n")
-    assert all("error" not in e for e in events), events[-1]
-    ends = [c["index"] for e in events for c in e["choices"] if c["finish_reason"] == "length"]
-    assert sorted(ends) == list(range(12))
-    assert counted(s, "refused_total", "greedy", "displaced") == 0
-    assert counted(s, "refused_total", "victim", "queue") == 2
-    for c in others:
-        c.close()
+    for tokens in (120, 480, 1920):  # until its first choices still run when the others come
+        with requests.post(s.url + "/v1/completions", json={**LONG, "n": 12, "max_tokens": tokens, "stream": True},
+                           stream=True, timeout=PATIENCE, headers=bearer("sk-greedy")) as answer:
+            assert answer.status_code == 200
+            lines = answer.iter_lines()
+            next(lines)
+            refused = counted(s, "refused_total", "victim", "queue")
+            others = [send(s, LONG, "sk-victim") for _ in range(4)]
+            events = parse_events(b"\n\n".join(line for line in lines if line) + b"\n\n")
+        refused = counted(s, "refused_total", "victim", "queue") - refused
+        for c in others:
+            c.close()
+        assert all("error" not in e for e in events), events[-1]
+        ends = [c["index"] for e in events for c in e["choices"] if c["finish_reason"] == "length"]
+        assert sorted(ends) == list(range(12))
+        assert counted(s, "refused_total", "greedy", "displaced") == 0
+        if refused == 2:
+            return
+        s.wait_metric("whet_requests_running", 0)
+    pytest.fail("the queue was never full")
 
 
 # ---- limits ------------------------------------------------------------------------------------
@@ -267,7 +277,8 @@ def test_tokens_a_minute_are_limited_and_reloaded(keyed, tmp_path):
     while f"{limits} line 2" not in s.text():
         assert time.time() < end
         time.sleep(0.02)
-    assert s.post("/v1/completions", long, headers=bearer("sk-plain")).status_code == 429
+    # What the limit gives back in the meantime may do for one, or for two where much else runs: not for six.
+    assert 429 in [s.post("/v1/completions", long, headers=bearer("sk-plain")).status_code for _ in range(6)]
     limits.write_text("* tokens_per_minute=100000\n")
     s.signal(signal.SIGHUP)
     while s.post("/v1/completions", long, headers=bearer("sk-plain")).status_code != 200:

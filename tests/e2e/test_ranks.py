@@ -2,6 +2,7 @@
 """One model computed by several processes: the same text, one exit status for all ways to end, and no
 process that stays behind."""
 
+import contextlib
 import os
 import re
 import signal
@@ -70,8 +71,16 @@ BEFORE = all_shared_memory()
 
 
 def shared_memory():
-    """What servers of this run left: neither unit tests nor what was there before count."""
+    """What servers of this run have or left: neither unit tests nor what was there before count."""
     return all_shared_memory() - BEFORE
+
+
+def wait_no_shared_memory():
+    """A server that starts beside this test has some until its ranks have met; what one left stays."""
+    end = time.time() + PATIENCE
+    while left := shared_memory():
+        assert time.time() < end, left
+        time.sleep(0.02)
 
 
 # ---- the same text ------------------------------------------------------------------------------
@@ -225,7 +234,7 @@ def test_a_kernel_is_published_on_all_ranks_under_load_and_disabled_on_all(tmp_p
     finally:
         s.stop()
     wait_gone(others(s).values())
-    assert not shared_memory()
+    wait_no_shared_memory()
 
 
 @pytest.mark.once  # as above
@@ -255,7 +264,7 @@ def test_the_sum_of_ranks_is_searched_by_all_of_them(tmp_path):
     finally:
         s.stop()
     wait_gone(others(s).values())
-    assert not shared_memory()
+    wait_no_shared_memory()
 
 
 @pytest.mark.once  # the search has to get somewhere: minutes under sanitizers
@@ -302,7 +311,7 @@ def test_a_kernel_that_faults_on_another_rank_ends_the_server_and_is_refused_aft
         finally:
             s.stop()
         wait_gone(others(s).values())
-        assert not shared_memory()
+        wait_no_shared_memory()
 
 
 @pytest.mark.once  # as above
@@ -336,7 +345,7 @@ def test_what_a_search_of_one_ranks_part_found_is_the_ranks(tmp_path):
                 "--engine-ranks=2", *one)
     assert bench.returncode == 0, bench.stderr
     assert re.search(f"^  {slot} ", bench.stdout, re.M) and "1 slots hold winners" in bench.stdout, bench.stdout
-    assert not shared_memory()
+    wait_no_shared_memory()
 
 
 # ---- starting -----------------------------------------------------------------------------------
@@ -358,7 +367,7 @@ def test_a_bench_puts_points_into_the_steps_of_all_ranks(tmp_path):
     said = [line for line in bench.stdout.splitlines() if line.startswith("line ")]
     assert ["skipped" in line for line in said] == [False, False, True, False, True, False, False, True], bench.stdout
     assert all(text in line for text, line in zip(lines, said))
-    assert not shared_memory()
+    wait_no_shared_memory()
 
 
 def test_a_bench_runs_its_steps_on_all_ranks():
@@ -381,7 +390,7 @@ def test_a_bench_runs_its_steps_on_all_ranks():
     run = bench("step")
     assert run.returncode == 1 and "step measures regions, which it cannot of several ranks" in run.stderr
     assert "rank" not in run.stderr.split("whet bench: ")[0]
-    assert not shared_memory()
+    wait_no_shared_memory()
 
 
 def test_a_bench_of_all_ranks_has_the_starts_of_their_sum(tmp_path):
@@ -393,7 +402,7 @@ def test_a_bench_of_all_ranks_has_the_starts_of_their_sum(tmp_path):
     assert run.returncode == 0, run.stderr
     assert re.search("^  reduce/m8 +reduce_shm ", run.stdout, re.M), run.stdout
     assert "7 slots hold the points that searches start from" in run.stdout
-    assert not shared_memory()
+    wait_no_shared_memory()
 
 
 def test_a_model_that_cannot_be_cut_says_so(ranks):
@@ -407,7 +416,7 @@ def test_a_ranks_part_is_not_cut_again(ranks):
     assert s.wait() == 1
     assert "random-tiny/2: is one rank's part of a model, which cannot be cut again" in s.text()
     wait_gone(others(s).values())
-    assert not shared_memory()
+    wait_no_shared_memory()
 
 
 def test_wrong_numbers_are_refused():
@@ -500,7 +509,10 @@ def test_ranks_of_a_launcher_serve_and_end_together(name):
 
 def threads_of(pid, name):
     """The CPUs that each thread of that name may run on."""
-    status = [(t / "status").read_text() for t in Path(f"/proc/{pid}/task").iterdir()]
+    status = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            status.append((task / "status").read_text())
     return [re.search(r"^Cpus_allowed_list:\s*(\S+)", text, re.M)[1] for text in status
             if re.match(rf"Name:\s*{name}", text)]
 
@@ -566,7 +578,8 @@ def test_a_rank_that_waits_for_rank_0_in_a_container_ends_at_sigterm(tmp_path):
     try:
         while outside.poll() is None:  # one that comes before it is whet is lost
             for pid in children.read_text().split():
-                os.kill(int(pid), signal.SIGTERM)
+                with contextlib.suppress(ProcessLookupError):  # it ends, by the last one
+                    os.kill(int(pid), signal.SIGTERM)
             assert time.time() < end
             time.sleep(0.1)
         assert outside.returncode == 128 + signal.SIGTERM
@@ -637,7 +650,7 @@ def test_a_rank_that_is_killed_ends_the_server_with_the_reason(ranks, busy):
         thread.join()
         assert end and end[0][0] != 200
     wait_gone(others(s).values())
-    assert not shared_memory()
+    wait_no_shared_memory()
 
 
 def test_an_idle_rank_that_stands_still_ends_the_server(ranks):
@@ -654,7 +667,8 @@ def test_a_rank_that_stands_still_ends_the_server_too(ranks):
     answer = s.post("/v1/completions", {"prompt": "x", "max_tokens": 5})
     assert answer.status_code == 500, answer.text
     assert s.wait() == LOST, s.text()
-    assert "within 2.0 s" in s.text()
+    # "rank 1 did not come to ... within 2.0 s", or "does not answer for 2.0 s" if it was asked before the step.
+    assert re.search(r"(within|does not answer \(engine.rank_step_s\) for) 2\.0 s", s.text()), s.text()
     wait_gone(others(s).values())
 
 
@@ -663,18 +677,26 @@ def test_when_rank_0_is_killed_the_others_end(ranks):
     s.process.kill()
     s.wait()
     wait_gone(others(s).values())
-    assert not shared_memory()
+    wait_no_shared_memory()
+
+
+def killed_as_it_began(ranks):
+    """What a server of two ranks left that was killed between making their memory and the end of its name: there
+    may be none where somebody else had the cores at that moment."""
+    s = ranks(2, wait=False)
+    while not shared_memory() and "ready after" not in s.text():
+        assert s.process.poll() is None, s.text()
+    s.process.kill()
+    s.wait()
+    return shared_memory()
 
 
 def test_the_memory_of_a_server_that_was_killed_as_it_began_goes_with_the_next(ranks):
-    s = ranks(2, wait=False)
     end = time.time() + PATIENCE
-    while not shared_memory():
-        assert time.time() < end and s.process.poll() is None, s.text()
-    s.process.kill()
-    s.wait()
+    while not killed_as_it_began(ranks):
+        assert time.time() < end
     ranks(2)
-    assert not shared_memory()
+    wait_no_shared_memory()
 
 
 @pytest.mark.threads

@@ -67,7 +67,7 @@ static int start_up(const struct ranks_options *o, enum conduct c, struct ranks 
     while (c == PAUSES)
         pause();
     if (c == WORKS)
-        work(3 * o->join_timeout_s);
+        work(1.5 * o->join_timeout_s);
     if (c == DIES)
         raise(SIGKILL);
     if ((o->place.rank && ranks_hear_wish(*r, &setup, e)) ||
@@ -110,13 +110,24 @@ static void assert_words(const char *words, const char *in)
 
 /* ---- where rank 0 listens ------------------------------------------------------------------- */
 
+/* However long it takes. */
 static bool answers(const char *host, int32_t port)
 {
     struct err e = {""};
-    int fd = link_connect(host, port, clock_ns() + INT64_C(500000000), &e);
+    int fd = link_connect(host, port, INT64_MAX, &e);
     if (fd >= 0)
         close(fd);
     return fd >= 0;
+}
+
+/* Nobody listens there, of which the machine tells at once. */
+static bool is_silent(const char *host, int32_t port)
+{
+    struct err e = {""};
+    int fd = link_connect(host, port, clock_ns() + INT64_C(50000000), &e);
+    if (fd >= 0)
+        close(fd);
+    return fd < 0;
 }
 
 static bool has_ipv6(void)
@@ -161,7 +172,7 @@ static void an_address_of_this_machine_is_kept_to(void **state)
         bool everywhere = true;
         int fd = link_listen(host[i], &port, &everywhere, NULL);
         assert_true(fd >= 0 && !everywhere);
-        assert_true(answers("127.0.0.1", port) && !answers("127.0.0.2", port));
+        assert_true(answers("127.0.0.1", port) && is_silent("127.0.0.2", port));
         struct err e = {""};
         again = port;
         assert_int_equal(link_listen(host[i], &again, &everywhere, &e), -1);

@@ -3,6 +3,7 @@
 #include "client.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -105,11 +106,22 @@ void client_post(int fd, const char *path, const char *json)
 
 static struct buf got;
 
+/* Of a socket that waits for a limited time, Linux ends a wait when the process was stopped and
+ * goes on. */
+static ssize_t receive(int fd, char *c)
+{
+    ssize_t n;
+    do
+        n = recv(fd, c, 1, 0);
+    while (n < 0 && errno == EINTR);
+    return n;
+}
+
 /* One byte at a time: what follows a response stays in the socket. */
 static bool more(int fd)
 {
     char c;
-    if (recv(fd, &c, 1, 0) != 1)
+    if (receive(fd, &c) != 1)
         return false;
     buf_char(&got, c);
     return true;
@@ -168,7 +180,7 @@ const char *client_response(int fd)
 bool client_closed(int fd)
 {
     char c;
-    return recv(fd, &c, 1, 0) == 0;
+    return receive(fd, &c) == 0;
 }
 
 int client_status(const char *response)

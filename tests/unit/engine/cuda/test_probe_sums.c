@@ -50,7 +50,9 @@ struct job {
 static pthread_t thread;
 static bool started;
 static int finished;
-static int64_t patience_ns = 20000000000; /* with which a kernel is awaited: cores may be taken */
+/* With which a kernel is awaited: cores may be taken. One of those that never end is not. */
+#define PATIENCE_NS INT64_C(60000000000)
+#define HOPELESS_NS INT64_C(300000000)
 
 static uint32_t *word(const struct job *j, int on, int of, int turn, int64_t i)
 {
@@ -142,9 +144,13 @@ static int start(const struct walk *w)
     return started ? 0 : -1;
 }
 
+/* `hopeless`: what is waited for in vain. */
+static const char *hopeless;
+
 static enum device_verdict wait_for(struct device_probe *p, const char *what, struct err *e)
 {
-    int64_t until = clock_ns() + patience_ns;
+    bool in_vain = hopeless && strstr(what, hopeless);
+    int64_t until = clock_ns() + (in_vain ? HOPELESS_NS : PATIENCE_NS);
     while (!__atomic_load_n(&finished, __ATOMIC_ACQUIRE)) {
         if (clock_ns() > until) {
             p->dead = true;
@@ -155,6 +161,15 @@ static enum device_verdict wait_for(struct device_probe *p, const char *what, st
     }
     pthread_join(thread, NULL);
     return DEVICE_OK;
+}
+
+/* Whether the kernel has ended. One that does not wait has by now, however late its thread came to
+ * run; one that waits has not. */
+static cudaError_t query(void)
+{
+    while ((planted & NO_WAIT) && !__atomic_load_n(&finished, __ATOMIC_ACQUIRE))
+        usleep(100);
+    return __atomic_load_n(&finished, __ATOMIC_ACQUIRE) ? cudaSuccess : cudaErrorNotReady;
 }
 
 static cudaError_t give(void **to, size_t n)
@@ -189,8 +204,7 @@ static bool several = true;
 #define cudaStreamSynchronize(s) cudaSuccess
 #define cudaStreamCreateWithFlags(to, flags) ((void)(*(to) = NULL), cudaSuccess)
 #define cudaStreamDestroy(s) ((void)(s))
-#define cudaStreamQuery(s) \
-    (__atomic_load_n(&finished, __ATOMIC_ACQUIRE) ? cudaSuccess : cudaErrorNotReady)
+#define cudaStreamQuery(s) query()
 #define cudaGetLastError() ((void)0)
 #include "engine/cuda/probe_sums.c"
 
@@ -203,7 +217,6 @@ static enum device_verdict probe(unsigned plant, enum region r, int sums, struct
     struct device_probe p = {.o = {.region = r}, .b = &b, .loaded = &l, .y_cols = HIDDEN};
     planted = plant;
     started = false;
-    probe_sums_lonely_ns = 200000000; /* a thread that does not wait ends meanwhile */
     *e = (struct err){""};
     return probe_sums(&p, e);
 }
@@ -264,7 +277,7 @@ static void what_does_not_end_is_refused(void **state)
 {
     struct err e;
     (void)state;
-    patience_ns = 1000000000;
+    hopeless = "with other ranks";
     assert_int_equal(probe(TAKES_TWICE | SPINS, REGION_MLP_OUT, 1, &e), DEVICE_FAULT);
     assert_non_null(strstr(e.msg, "with other ranks did not end"));
 }
@@ -273,7 +286,7 @@ static void what_waits_when_the_world_is_over_is_refused(void **state)
 {
     struct err e;
     (void)state;
-    patience_ns = 5000000000;
+    hopeless = "when the world is over";
     assert_int_equal(probe(SPINS, REGION_MLP_OUT, 1, &e), DEVICE_FAULT);
     assert_non_null(strstr(e.msg, "when the world is over, did not end"));
 }
