@@ -216,19 +216,26 @@ int fleet_pull_texts(struct fleet_db *db, const struct fleet_self *self, int64_t
 /* ---- retractions ---------------------------------------------------------------------------- */
 
 int fleet_retract(struct fleet_db *db, const char *env, const char *key, const char *slot,
-                  const char *server, const char *name, const char *reason, struct err *err)
+                  const char *server, const char *name, const char *reason, bool again,
+                  struct err *err)
 {
     char plain[FLEET_WORD], channel[40];
-    const char *v[] = {env, key, slot, server, name, plain}, *note[] = {channel};
+    const char *v[] = {env, key, slot, server, name, plain, again ? "true" : "false"};
+    const char *note[] = {channel};
+    struct fleet_rows rows;
     fleet_plain(reason, plain);
     snprintf(channel, sizeof channel, "whet_%s", env);
-    if (run(db,
-            "WITH " TURN " INSERT INTO whet_retraction(env, key, slot, server, name, reason)"
-            " SELECT $1, $2, $3, $4, $5, $6 FROM turn ON CONFLICT (env, key) DO UPDATE SET"
-            " seq=nextval('whet_seq'), slot=$3, server=$4, name=$5, reason=$6, at=now()",
-            v, 6, err) != 0)
+    if (fleet_db_run(db, FLEET_STATEMENT_S,
+                     "WITH " TURN
+                     " INSERT INTO whet_retraction(env, key, slot, server, name, reason)"
+                     " SELECT $1, $2, $3, $4, $5, $6 FROM turn ON CONFLICT (env, key) DO UPDATE SET"
+                     " seq=nextval('whet_seq'), slot=$3, server=$4, name=$5, reason=$6, at=now()"
+                     " WHERE NOT $7::boolean RETURNING 1",
+                     v, 7, &rows, err) != 0)
         return -1;
-    return run(db, "SELECT pg_notify($1, 'retraction')", note, 1, err);
+    int n = rows.n;
+    fleet_rows_free(&rows);
+    return n == 0 ? 0 : run(db, "SELECT pg_notify($1, 'retraction')", note, 1, err);
 }
 
 int fleet_pull_retractions(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
@@ -242,16 +249,22 @@ int fleet_pull_retractions(struct fleet_db *db, const struct fleet_self *self, i
 }
 
 int fleet_say_verdict(struct fleet_db *db, const struct fleet_self *self, const char *key,
-                      bool upheld, const char *words, struct err *err)
+                      bool upheld, const char *words, bool again, struct err *err)
 {
     char plain[FLEET_WORD];
-    const char *v[] = {self->env, key, self->server, self->name, upheld ? "true" : "false", plain};
+    const char *v[] = {self->env,
+                       key,
+                       self->server,
+                       self->name,
+                       upheld ? "true" : "false",
+                       plain,
+                       again ? "true" : "false"};
     fleet_plain(words, plain);
     return run(db,
                "INSERT INTO whet_verdict(env, key, server, name, upheld, words)"
                " VALUES ($1,$2,$3,$4,$5::boolean,$6) ON CONFLICT (env, key, server)"
-               " DO UPDATE SET upheld=$5::boolean, words=$6, at=now()",
-               v, 6, err);
+               " DO UPDATE SET upheld=$5::boolean, words=$6, at=now() WHERE NOT $7::boolean",
+               v, 7, err);
 }
 
 /* ---- leases --------------------------------------------------------------------------------- */
@@ -435,7 +448,8 @@ static const struct view {
      " (extract(epoch FROM now()) - extract(epoch FROM r.at))::float8,"
      " count(v.server) FILTER (WHERE v.upheld), count(v.server) FILTER (WHERE NOT v.upheld)"
      " FROM whet_retraction r LEFT JOIN whet_verdict v USING (env, key)"
-     " WHERE $1 IN ('', r.env) GROUP BY r.env, r.key ORDER BY r.seq DESC LIMIT 200",
+     " WHERE $1 IN ('', r.env) GROUP BY r.env, r.key, r.slot, r.server, r.name, r.reason,"
+     " r.at, r.seq ORDER BY r.seq DESC LIMIT 200",
      {"env", "key", "slot", "server", "name", "reason", "#at_s", "#refuted_by", "#confirmed_by"}},
 };
 

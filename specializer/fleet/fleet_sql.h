@@ -75,15 +75,17 @@ int fleet_publish_text(struct fleet_db *db, const struct fleet_self *self, const
 int fleet_pull_texts(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
                      struct fleet_rows *rows, struct err *err);
 
-/* A kernel is wrong; everybody of the environment is told. The first word stays. */
+/* A kernel is wrong; everybody of the environment is told. `again`: only if the database knows
+ * nothing of that, here and of verdicts. */
 int fleet_retract(struct fleet_db *db, const char *env, const char *key, const char *slot,
-                  const char *server, const char *name, const char *reason, struct err *err);
+                  const char *server, const char *name, const char *reason, bool again,
+                  struct err *err);
 /* Columns: seq, key, slot, server, name, reason, time. In order, at most FLEET_PAGE. */
 int fleet_pull_retractions(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
                            struct fleet_rows *rows, struct err *err);
 /* What this server found when it looked at a retracted kernel. */
 int fleet_say_verdict(struct fleet_db *db, const struct fleet_self *self, const char *key,
-                      bool upheld, const char *words, struct err *err);
+                      bool upheld, const char *words, bool again, struct err *err);
 
 /* The first of `n` slots that nobody else holds, or if there is none one that is held by fewer than
  * FLEET_HOLDERS, for FLEET_LEASE_S from now; what else it held is free. out[0] = 0: none (or n =

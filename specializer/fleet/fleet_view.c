@@ -74,6 +74,7 @@ cJSON *fleet_json(struct fleet *f, bool operators)
     cJSON_AddNumberToObject(o, "sent", (double)atomic_load(&f->sent));
     cJSON_AddNumberToObject(o, "taken", (double)atomic_load(&f->taken));
     cJSON_AddNumberToObject(o, "refused", (double)atomic_load(&f->refused));
+    cJSON_AddNumberToObject(o, "untold", atomic_load(&f->untold));
     cJSON_AddNumberToObject(o, "suspects", (double)f->suspects);
     add_view(f, o, operators);
     pthread_mutex_unlock(&f->lock);
@@ -122,6 +123,9 @@ void fleet_metrics(struct fleet *f, FILE *out)
                  (double)atomic_load(&f->retracted_here));
     metric_value(out, "fleet_retractions_total", "by=\"others\"",
                  (double)atomic_load(&f->suspected));
+    value(out, "fleet_untold", "gauge",
+          "Words on kernels found wrong that the database of the fleet does not have yet",
+          atomic_load(&f->untold));
     value(out, "fleet_pruned_total", "counter", "Old rows of the fleet that this server removed",
           (double)atomic_load(&f->pruned));
 }
