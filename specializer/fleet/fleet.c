@@ -117,7 +117,16 @@ static int lease_turn(struct fleet *f, struct err *err)
     return r;
 }
 
-/* Listens and enters itself first, if it could not yet. */
+/* Rows of this server may be gone; those that are there do not change. */
+static void tell_all_again(struct fleet *f)
+{
+    f->all_due = f->again_due = true;
+    f->all_slot = 0;
+}
+
+/* Listens and enters itself first, if it could not yet. A row that is gone while it is connected
+ * was pruned, since the database's clock was days ahead for a moment, say: what else was is not
+ * known. */
 static int beat(struct fleet *f, struct err *err)
 {
     if (f->process != fleet_db_process(f->db) && fleet_same_session(f->db, f->process, err) != 0) {
@@ -127,7 +136,12 @@ static int beat(struct fleet *f, struct err *err)
     if (f->listen_due && fleet_listen(f->db, &f->self, err) != 0)
         return -1;
     f->listen_due = false;
-    int r = fleet_beat(f->db, &f->self, f->hello_due, err);
+    bool entered = false;
+    int r = fleet_beat(f->db, &f->self, f->hello_due, &entered, err);
+    if (entered && !f->hello_due) {
+        log_warn("fleet", "this server's row was gone: all is told anew");
+        tell_all_again(f);
+    }
     f->hello_due &= r != 0;
     atomic_store(&f->listed, r == 0);
     return r;
@@ -204,14 +218,12 @@ static int64_t *due(struct fleet *f, const struct duty *d)
     return (int64_t *)((char *)f + d->due);
 }
 
-/* A table or a column that is not there: once it is, it is empty, and all is told anew. */
-static void all_again(struct fleet *f)
+/* A table or a column that is not there: once it is, it is empty. */
+static void look_whether_gone(struct fleet *f)
 {
     const char *state = fleet_db_state(f->db);
-    if (strcmp(state, "42P01") != 0 && strcmp(state, "42703") != 0)
-        return;
-    f->all_due = f->again_due = true;
-    f->all_slot = 0;
+    if (strcmp(state, "42P01") == 0 || strcmp(state, "42703") == 0)
+        tell_all_again(f);
 }
 
 /* Runs every duty that is due; false when the connection is lost. */
@@ -231,7 +243,7 @@ static bool turn(struct fleet *f)
         *at = in(duties[i].every_s); /* the lease sets its own time */
         if (duties[i].run(f, &err) != 0) {
             trouble(f, duties[i].name, &err);
-            all_again(f);
+            look_whether_gone(f);
             fine = false;
         }
     }

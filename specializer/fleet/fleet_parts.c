@@ -142,7 +142,7 @@ static const char missing_sql[] =
     " false WHEN p.kind <= 5 THEN NOT EXISTS (SELECT FROM pg_attribute a LEFT JOIN pg_attrdef d"
     " ON d.adrelid = a.attrelid AND d.adnum = a.attnum WHERE a.attrelid = p.rel AND"
     " a.attname = p.cols AND NOT a.attisdropped AND CASE p.kind WHEN 3 THEN true WHEN 4 THEN"
-    " a.atthasdef ELSE pg_get_expr(d.adbin, d.adrelid) LIKE 'nextval(%whet_seq%' END)"
+    " a.atthasdef ELSE pg_get_expr(d.adbin, d.adrelid) LIKE '%nextval%whet_seq%' END)"
     " WHEN p.kind = 6 THEN NOT EXISTS (SELECT FROM x WHERE x.indrelid = p.rel AND x.holds AND"
     " x.cols @> string_to_array(p.cols, ',') AND x.cols <@ string_to_array(p.cols, ','))"
     " ELSE NOT EXISTS (SELECT FROM x WHERE x.indrelid = p.rel AND"

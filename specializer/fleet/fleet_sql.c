@@ -58,7 +58,11 @@ int fleet_same_session(struct fleet_db *db, int process, struct err *err)
                               "pooler of sessions");
 }
 
-/* A database of no encoding (SQL_ASCII) takes any bytes, and would not hand a page of rows out as
+/* What a role has by default is for others: a session that listens is idle for seconds, and the
+ * statements are made for READ COMMITTED, where one that waits its turn sees what others wrote
+ * meanwhile. Time-outs that only newer servers have are set where there are such.
+ *
+ * A database of no encoding (SQL_ASCII) takes any bytes, and would not hand a page of rows out as
  * UTF-8 while one of them is none. */
 int fleet_limit(struct fleet_db *db, int *process, struct err *err)
 {
@@ -69,6 +73,9 @@ int fleet_limit(struct fleet_db *db, int *process, struct err *err)
     return run(db,
                "SET statement_timeout = '20s'; SET lock_timeout = '5s';"
                " SET idle_in_transaction_session_timeout = '20s';"
+               " SET default_transaction_isolation = 'read committed';"
+               " SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN"
+               " ('idle_session_timeout', 'transaction_timeout');"
                " SELECT set_config('client_encoding', 'SQL_ASCII', false)"
                " WHERE current_setting('server_encoding') = 'SQL_ASCII'",
                NULL, 0, err);
@@ -83,16 +90,24 @@ int fleet_listen(struct fleet_db *db, const struct fleet_self *self, struct err 
     return run(db, listen, NULL, 0, err);
 }
 
-int fleet_beat(struct fleet_db *db, const struct fleet_self *self, bool begins, struct err *err)
+int fleet_beat(struct fleet_db *db, const struct fleet_self *self, bool begins, bool *entered,
+               struct err *err)
 {
+    struct fleet_rows rows;
     const char *v[] = {self->server,  self->env,    self->name,
                        self->version, self->device, begins ? "true" : "false"};
-    return run(db,
-               "INSERT INTO whet_server(server, env, name, version, device) VALUES ($1,$2,$3,$4,$5)"
-               " ON CONFLICT (server) DO UPDATE SET env=$2, name=$3, version=$4, device=$5,"
-               " started=CASE WHEN $6::boolean THEN now() ELSE whet_server.started END,"
-               " seen=now(), stopped=false",
-               v, 6, err);
+    /* A row that was there is updated, and the old version of it ended by this transaction. */
+    if (fleet_db_run(
+            db, FLEET_STATEMENT_S,
+            "INSERT INTO whet_server(server, env, name, version, device) VALUES ($1,$2,$3,$4,$5)"
+            " ON CONFLICT (server) DO UPDATE SET env=$2, name=$3, version=$4, device=$5,"
+            " started=CASE WHEN $6::boolean THEN now() ELSE whet_server.started END,"
+            " seen=now(), stopped=false RETURNING xmax = 0",
+            v, 6, &rows, err) != 0)
+        return -1;
+    *entered = strcmp(fleet_value(&rows, 0, 0), "t") == 0;
+    fleet_rows_free(&rows);
+    return 0;
 }
 
 int fleet_bye(struct fleet_db *db, const struct fleet_self *self, struct err *err)

@@ -39,7 +39,8 @@ struct fleet_self {
     char version[40], device[200];
 };
 
-/* The limits of the session: a statement that nobody waits for any more ends there too. Through a
+/* The limits of the session, whatever the role's are: a statement that nobody waits for any more
+ * ends there too, a session that listens does not. Through a
  * pooler nothing is set, as the session may be another's next. *process: who serves this session;
  * fleet_db_process() unless there is a pooler. */
 int fleet_limit(struct fleet_db *db, int *process, struct err *err);
@@ -48,8 +49,10 @@ int fleet_limit(struct fleet_db *db, int *process, struct err *err);
 int fleet_same_session(struct fleet_db *db, int process, struct err *err);
 /* Listens to its environment, which takes no rights. */
 int fleet_listen(struct fleet_db *db, const struct fleet_self *self, struct err *err);
-/* Enters itself, or says that it is still there. `begins`: with this connection. */
-int fleet_beat(struct fleet_db *db, const struct fleet_self *self, bool begins, struct err *err);
+/* Enters itself, or says that it is still there. `begins`: with this connection. *entered: it was
+ * not there. */
+int fleet_beat(struct fleet_db *db, const struct fleet_self *self, bool begins, bool *entered,
+               struct err *err);
 /* Gives its lease back and says that it ends. */
 int fleet_bye(struct fleet_db *db, const struct fleet_self *self, struct err *err);
 
