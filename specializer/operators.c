@@ -14,6 +14,7 @@
 #include "specializer/operators.h"
 #include "specializer/setup.h"
 #include "specializer/specializer_private.h"
+#include "specializer/store/store_words.h"
 #include "specializer/swap.h"
 
 /* ---- pins and rollbacks -------------------------------------------------------------------- */
@@ -264,7 +265,7 @@ static int allow_again(struct specializer *s, const char *key, const char *who, 
     if (rc == 0 && back)
         rc = store_move(s->store, &r, LIFE_PROPOSED, "allowed again", who, err);
     if (rc == 0 && forgive)
-        rc = store_forgive(s->store, key, err);
+        rc = store_forgive(s->store, key, err) == 0 ? store_words_allow(s->store, key, err) : -1;
     free(r.log);
     return rc;
 }

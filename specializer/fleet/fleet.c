@@ -25,6 +25,7 @@
 #include "config/log.h"
 #include "engine/plan.h"
 #include "specializer/candidate/hash.h"
+#include "specializer/fleet/fleet_parts.h"
 #include "specializer/fleet/fleet_private.h"
 #include "specializer/fleet/fleet_schema.h"
 
@@ -33,6 +34,7 @@
 #define CLOSE_S 2
 #define LEASE_EVERY_S 10
 #define LEASE_AGAIN_S 2 /* while this server holds no lease */
+#define SAY_EVERY_S 5
 #define SEND_EVERY_S 1
 #define PULL_EVERY_S 5
 #define HEARD_S 0.2 /* between two pulls that notifications ask for: anybody may send those */
@@ -79,27 +81,6 @@ static void set_state(struct fleet *f, enum fleet_state state)
 
 /* ---- one turn -------------------------------------------------------------------------------- */
 
-/* Sends the queued verdicts and retractions; one that could not be sent stays queued. */
-static int say_all(struct fleet *f, struct err *err)
-{
-    for (;;) {
-        pthread_mutex_lock(&f->lock);
-        struct saying s = f->sayings > 0 ? f->saying[0] : (struct saying){0};
-        pthread_mutex_unlock(&f->lock);
-        if (!s.key[0])
-            return 0;
-        int r = s.verdict ? fleet_say_verdict(f->db, &f->self, s.key, s.upheld, s.words, err)
-                          : fleet_retract(f->db, f->self.env, s.key, s.slot, f->self.server,
-                                          f->self.name, s.words, err);
-        if (r != 0)
-            return -1;
-        pthread_mutex_lock(&f->lock); /* unless a full queue has dropped it meanwhile */
-        if (f->sayings > 0 && memcmp(&f->saying[0], &s, sizeof s) == 0)
-            memmove(f->saying, f->saying + 1, (size_t)--f->sayings * sizeof *f->saying);
-        pthread_mutex_unlock(&f->lock);
-    }
-}
-
 static void lease_answer(struct fleet *f, int r, int wishes, const char *got, int64_t asked_ns)
 {
     pthread_mutex_lock(&f->lock);
@@ -136,7 +117,16 @@ static int lease_turn(struct fleet *f, struct err *err)
     return r;
 }
 
-/* Listens and enters itself first, if it could not yet. */
+/* Rows of this server may be gone; those that are there do not change. */
+static void tell_all_again(struct fleet *f)
+{
+    f->all_due = f->again_due = true;
+    f->all_slot = 0;
+}
+
+/* Listens and enters itself first, if it could not yet. A row that is gone while it is connected
+ * was pruned, since the database's clock was days ahead for a moment, say: what else was is not
+ * known. */
 static int beat(struct fleet *f, struct err *err)
 {
     if (f->process != fleet_db_process(f->db) && fleet_same_session(f->db, f->process, err) != 0) {
@@ -146,7 +136,12 @@ static int beat(struct fleet *f, struct err *err)
     if (f->listen_due && fleet_listen(f->db, &f->self, err) != 0)
         return -1;
     f->listen_due = false;
-    int r = fleet_beat(f->db, &f->self, f->hello_due, err);
+    bool entered = false;
+    int r = fleet_beat(f->db, &f->self, f->hello_due, &entered, err);
+    if (entered && !f->hello_due) {
+        log_warn("fleet", "this server's row was gone: all is told anew");
+        tell_all_again(f);
+    }
     f->hello_due &= r != 0;
     atomic_store(&f->listed, r == 0);
     return r;
@@ -159,8 +154,8 @@ static void begin_anew(struct fleet *f)
     f->seq = f->text_seq = f->retraction_seq = 0;
     f->back = INT64_MAX;
     f->lease_due_ns = f->pull_due_ns = f->send_due_ns = f->view_due_ns = 0;
-    f->all_due_ns = f->beat_due_ns = 0;
-    f->listen_due = f->hello_due = f->all_due = true;
+    f->all_due_ns = f->beat_due_ns = f->say_due_ns = 0;
+    f->listen_due = f->hello_due = f->all_due = f->again_due = true;
     f->all_slot = 0;
     f->prune_due_ns = in(5);
     f->trace_id = -1;
@@ -207,6 +202,7 @@ static const struct duty {
     double every_s;
     int (*run)(struct fleet *f, struct err *err);
 } duties[] = {
+    {"telling", offsetof(struct fleet, say_due_ns), SAY_EVERY_S, fleet_say_all},
     {"heartbeat", offsetof(struct fleet, beat_due_ns), BEAT_EVERY_S, beat},
     {"lease", offsetof(struct fleet, lease_due_ns), LEASE_EVERY_S, lease_turn},
     {"listening", offsetof(struct fleet, pull_due_ns), PULL_EVERY_S, pull},
@@ -222,26 +218,32 @@ static int64_t *due(struct fleet *f, const struct duty *d)
     return (int64_t *)((char *)f + d->due);
 }
 
+/* A table or a column that is not there: once it is, it is empty. */
+static void look_whether_gone(struct fleet *f)
+{
+    const char *state = fleet_db_state(f->db);
+    if (strcmp(state, "42P01") == 0 || strcmp(state, "42703") == 0)
+        tell_all_again(f);
+}
+
 /* Runs every duty that is due; false when the connection is lost. */
 static bool turn(struct fleet *f)
 {
     struct err err;
-    bool fine = true;
+    bool fine = true, said = atomic_exchange(&f->said, false);
     pthread_mutex_lock(&f->lock);
     bool asks = f->wish_new;
     pthread_mutex_unlock(&f->lock);
-    if (say_all(f, &err) != 0) {
-        trouble(f, "telling", &err);
-        fine = false;
-    }
     for (int i = 0; i < DUTIES && fleet_db_alive(f->db) && !atomic_load(&f->stop); i++) {
         int64_t *at = due(f, &duties[i]);
-        bool now = clock_ns() >= *at || (asks && duties[i].run == lease_turn);
+        bool now = clock_ns() >= *at || (asks && duties[i].run == lease_turn) ||
+                   (said && duties[i].run == fleet_say_all);
         if (!now)
             continue;
         *at = in(duties[i].every_s); /* the lease sets its own time */
         if (duties[i].run(f, &err) != 0) {
             trouble(f, duties[i].name, &err);
+            look_whether_gone(f);
             fine = false;
         }
     }
@@ -268,13 +270,25 @@ static void drain(int fd)
 
 /* ---- a connection ---------------------------------------------------------------------------- */
 
+/* Tables that are not whole cost what rests on them, and a line in the log with each connection. */
+static int look_for_parts(struct fleet *f, struct err *err)
+{
+    struct fleet_missing missing;
+    if (fleet_parts_missing(f->db, &missing, err) != 0)
+        return -1;
+    if (missing.n > 0)
+        log_warn("fleet", "the tables are not whole, missing: %s (whet fleet repair)",
+                 missing.text);
+    return 0;
+}
+
 static bool arrive(struct fleet *f)
 {
     struct err err;
     int version;
     f->db = fleet_db_open(&f->address, CONNECT_S, &f->stop, &err);
     if (!f->db || fleet_limit(f->db, &f->process, &err) != 0 ||
-        fleet_schema_ready(f->db, &version, &err) != 0) {
+        fleet_schema_ready(f->db, &version, &err) != 0 || look_for_parts(f, &err) != 0) {
         trouble(f, "connecting", &err);
         return false;
     }
@@ -423,6 +437,7 @@ struct fleet *fleet_open(const struct config *c, struct store *store, const char
     snprintf(f->self.version, sizeof f->self.version, "%s", WHET_VERSION);
     fleet_plain(device, f->self.device);
     identify(f);
+    atomic_store(&f->untold, store_words_untold(store));
     key_file_warn("specializer.fleet_key_file", f->address.key_file);
     int rc = f->wake_fd < 0 ? errno : pthread_create(&f->thread, NULL, fleet_thread, f);
     if (rc != 0) {

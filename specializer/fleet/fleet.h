@@ -9,7 +9,9 @@
  * What is heard is not believed. Winners of others are tried first and pass every stage here;
  * points that others tried are tried last; a kernel that somebody found wrong is looked at again.
  *
- * Any thread, unless it says otherwise; every call is a moment under a mutex of its own.
+ * Any thread, unless it says otherwise; every call is a moment under a mutex of its own. What is
+ * said of a kernel that is wrong is written to the store at once, and told whenever the database is
+ * there (fleet_words.c).
  */
 #ifndef WHET_SPECIALIZER_FLEET_FLEET_H
 #define WHET_SPECIALIZER_FLEET_FLEET_H

@@ -5,21 +5,21 @@
  *   whet fleet retract KEY REASON   every server looks at this kernel again, at once
  *   whet fleet export FILE          winners and texts, as `whet kernels import` takes them
  *   whet fleet migrate              makes the tables, as a role that may
+ *   whet fleet repair               makes what was dropped of them
  */
 #include "specializer/fleet/fleet_main.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/json_strict.h"
 #include "config/key_file.h"
 #include "config/log.h"
+#include "specializer/fleet/fleet_export.h"
+#include "specializer/fleet/fleet_parts.h"
 #include "specializer/fleet/fleet_row.h"
 #include "specializer/fleet/fleet_schema.h"
 #include "specializer/fleet/fleet_sql.h"
-#include "specializer/transfer/transfer.h"
 
 #define CONNECT_S 10.0
 
@@ -68,6 +68,15 @@ static void print_retraction(const cJSON *r)
            number_of(r, "refuted_by"));
 }
 
+static int not_whole(const struct fleet_missing *missing, struct err *err)
+{
+    return err_set(
+        err,
+        "the tables are not whole, missing: %s (whet fleet repair, as their owner, makes "
+        "what is missing)",
+        missing->text);
+}
+
 static int status(struct fleet_db *db, char **word, struct err *err)
 {
     static const struct {
@@ -77,7 +86,16 @@ static int status(struct fleet_db *db, char **word, struct err *err)
                  {"leases", print_lease},
                  {"winners", print_winner},
                  {"retractions", print_retraction}};
+    struct fleet_missing missing;
     (void)word;
+    if (fleet_parts_missing(db, &missing, err) != 0)
+        return -1;
+    if (missing.empty)
+        return err_set(err, "there are no tables yet (whet fleet migrate)");
+    if (missing.needed > 0)
+        return not_whole(&missing, err);
+    printf("tables: version %d%s%s\n", missing.version, missing.n > 0 ? ", missing: " : ", whole",
+           missing.text);
     cJSON *view = fleet_view(db, NULL, err);
     if (!view)
         return -1;
@@ -108,7 +126,7 @@ static int retract(struct fleet_db *db, char **word, struct err *err)
     int r = rows.n > 0 ? 0 : err_set(err, "no server told of a kernel \"%s\"", word[0]);
     for (int i = 0; i < rows.n && r == 0; i++)
         r = fleet_retract(db, fleet_value(&rows, i, 0), word[0], fleet_value(&rows, i, 1), "",
-                          "an operator", word[1], err);
+                          "an operator", word[1], false, err);
     if (r == 0)
         printf("%s (%s) is retracted: servers look at it again\n", word[0],
                fleet_value(&rows, 0, 1));
@@ -118,61 +136,9 @@ static int retract(struct fleet_db *db, char **word, struct err *err)
 
 /* ---- export ---------------------------------------------------------------------------------- */
 
-static int add_winners(struct fleet_db *db, cJSON *kernels, struct err *err)
-{
-    static const char *const names[] = {"env", "id", "slot", "template", "knobs", "state"};
-    struct fleet_rows rows;
-    if (fleet_db_run(db, FLEET_STATEMENT_S,
-                     "SELECT env, key, slot, template, knobs, state, max(speed) FROM whet_kernel k"
-                     " WHERE state IN ('active', 'retired') AND " FLEET_SPEED_IS_ONE
-                     " AND NOT EXISTS (SELECT 1 FROM"
-                     " whet_retraction r WHERE r.env=k.env AND r.key=k.key)"
-                     " GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 3, 7 DESC LIMIT 4096",
-                     NULL, 0, &rows, err) != 0)
-        return -1;
-    for (int i = 0; i < rows.n; i++) {
-        cJSON *row = cJSON_CreateObject();
-        for (int c = 0; c < 6; c++)
-            cJSON_AddStringToObject(row, names[c], fleet_value(&rows, i, c));
-        cJSON_AddNumberToObject(row, "speed", strtod(fleet_value(&rows, i, 6), NULL));
-        cJSON_AddItemToArray(kernels, row);
-    }
-    fleet_rows_free(&rows);
-    return 0;
-}
-
-static int add_texts(struct fleet_db *db, cJSON *kernels, struct err *err)
-{
-    struct fleet_rows rows;
-    if (fleet_db_run(db, FLEET_STATEMENT_S, "SELECT body FROM whet_text ORDER BY seq LIMIT 512",
-                     NULL, 0, &rows, err) != 0)
-        return -1;
-    for (int i = 0; i < rows.n; i++) {
-        const char *body = fleet_value(&rows, i, 0);
-        cJSON *row = json_strict_parse(body);
-        if (cJSON_IsObject(row))
-            cJSON_AddItemToArray(kernels, row);
-        else
-            cJSON_Delete(row);
-    }
-    fleet_rows_free(&rows);
-    return 0;
-}
-
 static int export(struct fleet_db *db, char **word, struct err *err)
 {
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddNumberToObject(o, "whet_store", EXPORT_VERSION);
-    cJSON *kernels = cJSON_AddArrayToObject(o, "kernels");
-    int r = add_winners(db, kernels, err) != 0 ? -1 : add_texts(db, kernels, err);
-    char *text = cJSON_Print(o);
-    cJSON_Delete(o);
-    FILE *out = r != 0 ? NULL : strcmp(word[0], "-") == 0 ? stdout : fopen(word[0], "w");
-    bool written = out && fprintf(out, "%s\n", text) >= 0;
-    if (out && (out == stdout ? fflush(out) : fclose(out)) != 0)
-        written = false;
-    free(text);
-    return r != 0 || written ? r : err_set(err, "cannot write %s: %s", word[0], strerror(errno));
+    return fleet_export(db, word[0], err);
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
@@ -180,11 +146,27 @@ static int export(struct fleet_db *db, char **word, struct err *err)
 static int migrated(struct fleet_db *db, char **word, struct err *err)
 {
     int version;
+    struct fleet_missing missing;
     (void)word;
-    if (fleet_schema_ready(db, &version, err) != 0)
+    if (fleet_schema_ready(db, &version, err) != 0 || fleet_parts_missing(db, &missing, err) != 0)
         return -1;
+    if (missing.n > 0)
+        return not_whole(&missing, err);
     printf("the tables are of version %d\n", version);
     return 0;
+}
+
+static int repair(struct fleet_db *db, char **word, struct err *err)
+{
+    struct fleet_missing made;
+    (void)word;
+    if (fleet_parts_repair(db, &made, err) != 0)
+        return err_prefix(err, "nothing was changed");
+    if (made.empty)
+        return err_set(err, "there are no tables yet (whet fleet migrate)");
+    if (made.n > 0)
+        printf("made: %s\n", made.text);
+    return migrated(db, word, err);
 }
 
 static const struct command {
@@ -194,11 +176,13 @@ static const struct command {
 } commands[] = {{"status", 1, status},
                 {"retract", 3, retract},
                 {"export", 2, export},
-                {"migrate", 1, migrated}};
+                {"migrate", 1, migrated},
+                {"repair", 1, repair}};
 
-const char fleet_usage[] = "usage: whet fleet status | retract KEY REASON | export FILE | migrate\n"
-                           "                  --specializer-fleet postgresql://... "
-                           "[--specializer-fleet-key-file FILE]\n";
+const char fleet_usage[] =
+    "usage: whet fleet status | retract KEY REASON | export FILE | migrate | repair\n"
+    "                  --specializer-fleet postgresql://... "
+    "[--specializer-fleet-key-file FILE]\n";
 
 static const struct command *find_command(int argc, char **argv)
 {

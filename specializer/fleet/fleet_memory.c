@@ -381,36 +381,3 @@ bool fleet_retracted(struct fleet *f, const char *key, int64_t since_ns)
     pthread_mutex_unlock(&f->lock);
     return yes;
 }
-
-/* The oldest goes where there is no room: the database has been away for long. */
-static void say(struct fleet *f, const struct saying *s)
-{
-    if (!f)
-        return;
-    pthread_mutex_lock(&f->lock);
-    if (f->sayings == SAYINGS_MOST)
-        memmove(f->saying, f->saying + 1, --f->sayings * sizeof *f->saying);
-    f->saying[f->sayings++] = *s;
-    pthread_mutex_unlock(&f->lock);
-    poke(f);
-}
-
-void fleet_verdict(struct fleet *f, const char *key, bool upheld, const char *words)
-{
-    struct saying s = {.verdict = true, .upheld = upheld};
-    snprintf(s.key, sizeof s.key, "%s", key);
-    snprintf(s.words, sizeof s.words, "%s", words);
-    say(f, &s);
-}
-
-void fleet_wrong(struct fleet *f, const char *key, const char *slot, const char *reason)
-{
-    struct saying s = {0};
-    if (!f)
-        return;
-    snprintf(s.key, sizeof s.key, "%s", key);
-    snprintf(s.slot, sizeof s.slot, "%s", slot);
-    snprintf(s.words, sizeof s.words, "%s", reason);
-    atomic_fetch_add(&f->retracted_here, 1);
-    say(f, &s);
-}

@@ -9,6 +9,7 @@
 #include "engine/dispatch.h"
 #include "specializer/fleet/fleet.h"
 #include "specializer/fleet/fleet_sql.h"
+#include "specializer/store/store_words.h"
 
 /* Bounds of what is kept of others, whatever they send. */
 enum {
@@ -36,12 +37,6 @@ struct peer {
     int hits, misses;
 };
 
-/* Something to be told: a retraction, or the verdict on one. */
-struct saying {
-    bool verdict, upheld;
-    char key[KEY_HEX + 1], slot[40], words[240];
-};
-
 enum lease_state { LEASE_UNASKED, LEASE_HELD, LEASE_TAKEN, LEASE_FAILED };
 
 struct fleet {
@@ -62,16 +57,19 @@ struct fleet {
     int64_t seq, text_seq, retraction_seq, trace_id;
     int64_t back; /* rows below this number were not read yet; 0: all were */
     int64_t lease_due_ns, send_due_ns, all_due_ns, pull_due_ns, view_due_ns, beat_due_ns,
-        prune_due_ns;
+        prune_due_ns, say_due_ns;
     int64_t pulled_ns;                   /* when it listened last */
     bool listen_due, hello_due, all_due; /* what a connection begins with, until it succeeds */
     int process;                         /* of the database, that serves the connection */
     int all_slot;                        /* the first whose rows were not all sent */
+    bool again_due; /* what was told to other connections was not yet told to this one */
     int backoff_s;
     _Atomic uint64_t complaints, forgotten;
 
     _Atomic uint64_t news, errors, connects, sent, taken, refused, dropped, retracted_here,
         suspected, pruned;
+    atomic_bool said;   /* something is to be told, since the thread looked */
+    atomic_int untold;  /* words that the database does not have yet */
     atomic_bool listed; /* the database took the last heartbeat: others see this server */
 
     pthread_mutex_t lock;
@@ -88,7 +86,7 @@ struct fleet {
     int suspects, asked; /* of them given to the specializer */
     struct peer peer[PEERS_MOST];
     int peers;
-    struct saying saying[SAYINGS_MOST];
+    struct store_word saying[SAYINGS_MOST]; /* which the store did not take */
     int sayings;
     char wish[WISHES_MOST][40];
     int wishes;
@@ -136,6 +134,15 @@ int fleet_pull_all(struct fleet *f, struct err *err);
  * is. Both with a message. */
 int fleet_send_all(struct fleet *f, struct err *err);
 int fleet_send_changed(struct fleet *f, struct err *err);
+
+/* The last statement failed for what is in its row (SQL's classes 22 and 23), which would fail
+ * again. */
+bool fleet_row_refused(const struct fleet *f);
+
+/* ---- fleet_words.c: what is said of kernels that are wrong ----------------------------------- */
+/* All that is still to be told, and what was told to another connection. -1 with a message, if
+ * something has to wait; what is refused is logged and given up. */
+int fleet_say_all(struct fleet *f, struct err *err);
 
 /* fleet_view.c: f->view anew. */
 int fleet_look(struct fleet *f, struct err *err);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernels/sources.h"
+#include "specializer/fleet/fleet_parts.h"
 
 extern const struct kernel_source fleet_schemas[]; /* schema/NNN.sql, in order */
 extern const int fleet_schema_count;
@@ -29,8 +30,19 @@ static char *migration(int version)
                      least_of[version - 1]);
 }
 
-/* 0: there are no tables yet. */
-static int read_version(struct fleet_db *db, int *version, int *least, struct err *err)
+char *fleet_schema_rows(int version)
+{
+    char *sql = xstrdup(version_table);
+    for (int v = 1; v <= version && v <= FLEET_SCHEMA; v++) {
+        char *more = xasprintf("%s INSERT INTO whet_schema(version, least) VALUES (%d, %d);", sql,
+                               v, least_of[v - 1]);
+        free(sql);
+        sql = more;
+    }
+    return sql;
+}
+
+int fleet_schema_version(struct fleet_db *db, int *version, int *least, struct err *err)
 {
     struct fleet_rows rows;
     *version = *least = 0;
@@ -73,26 +85,52 @@ static int migrate(struct fleet_db *db, int from, struct err *err)
     return 0;
 }
 
+int fleet_schema_begin(struct fleet_db *db, struct err *err)
+{
+    static const char lock[] = "SELECT pg_advisory_xact_lock(2003330420)";
+    int r = fleet_db_run(db, ASK_S, "BEGIN", NULL, 0, NULL, err);
+    if (r == 0 && fleet_db_run(db, MIGRATE_S, lock, NULL, 0, NULL, err) != 0)
+        r = fleet_schema_end(db, -1, err);
+    return r;
+}
+
+int fleet_schema_end(struct fleet_db *db, int ok, struct err *err)
+{
+    if (ok == 0)
+        ok = fleet_db_run(db, MIGRATE_S, "COMMIT", NULL, 0, NULL, err);
+    if (ok != 0 && fleet_db_alive(db))
+        fleet_db_run(db, ASK_S, "ROLLBACK", NULL, 0, NULL, NULL);
+    return ok;
+}
+
+/* Tables without a version are not migrated: what is there would be in the way. */
+static int none_there(struct fleet_db *db, struct err *err)
+{
+    struct fleet_missing there;
+    if (fleet_parts_missing(db, &there, err) != 0)
+        return -1;
+    return there.empty ? 0
+                       : err_set(err,
+                                 "the tables are not whole, missing: %s (whet fleet repair, as "
+                                 "their owner)",
+                                 there.text);
+}
+
 /* All that is missing in one transaction, whose lock ends with it. Holding the lock it looks again:
  * another server may have done it meanwhile. */
 static int migrate_alone(struct fleet_db *db, int *version, int *least, struct err *err)
 {
-    static const char begin[] = "BEGIN", lock[] = "SELECT pg_advisory_xact_lock(2003330420)",
-                      commit[] = "COMMIT";
-    int r = fleet_db_run(db, ASK_S, begin, NULL, 0, NULL, err);
-    if (r == 0)
-        r = fleet_db_run(db, MIGRATE_S, lock, NULL, 0, NULL, err);
-    if (r == 0)
-        r = read_version(db, version, least, err);
+    int r = fleet_schema_begin(db, err);
+    if (r != 0)
+        return -1;
+    r = fleet_schema_version(db, version, least, err);
+    if (r == 0 && *version == 0)
+        r = none_there(db, err);
     if (r == 0)
         r = migrate(db, *version, err);
     if (r == 0)
-        r = read_version(db, version, least, err);
-    if (r == 0)
-        r = fleet_db_run(db, MIGRATE_S, commit, NULL, 0, NULL, err);
-    if (r != 0 && fleet_db_alive(db))
-        fleet_db_run(db, ASK_S, "ROLLBACK", NULL, 0, NULL, NULL);
-    return r;
+        r = fleet_schema_version(db, version, least, err);
+    return fleet_schema_end(db, r, err);
 }
 
 int fleet_schema_ready(struct fleet_db *db, int *version, struct err *err)
@@ -102,7 +140,7 @@ int fleet_schema_ready(struct fleet_db *db, int *version, struct err *err)
     if (fleet_schema_count != FLEET_SCHEMA)
         return err_set(err, "this program carries %d migrations of %d", fleet_schema_count,
                        (int)FLEET_SCHEMA);
-    if (read_version(db, version, &least, err) != 0)
+    if (fleet_schema_version(db, version, &least, err) != 0)
         return -1;
     if (*version < FLEET_SCHEMA && migrate_alone(db, version, &least, err) != 0)
         return -1;

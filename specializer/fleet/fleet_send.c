@@ -52,12 +52,16 @@ static int worse(int a, int b)
     return a < 0 || b < 0 ? -1 : a | b;
 }
 
-/* 1 if the statement failed for what is in its row (SQL's classes 22 and 23), which would fail
- * again; else -1. */
-static int how_failed(const struct fleet *f)
+bool fleet_row_refused(const struct fleet *f)
 {
     const char *state = fleet_db_state(f->db);
-    return strncmp(state, "22", 2) == 0 || strncmp(state, "23", 2) == 0 ? 1 : -1;
+    return strncmp(state, "22", 2) == 0 || strncmp(state, "23", 2) == 0;
+}
+
+/* 1 if the statement failed for what is in its row; else -1. */
+static int how_failed(const struct fleet *f)
+{
+    return fleet_row_refused(f) ? 1 : -1;
 }
 
 static int send_texts(struct outgoing *o, struct err *err)

@@ -58,7 +58,11 @@ int fleet_same_session(struct fleet_db *db, int process, struct err *err)
                               "pooler of sessions");
 }
 
-/* A database of no encoding (SQL_ASCII) takes any bytes, and would not hand a page of rows out as
+/* What a role has by default is for others: a session that listens is idle for seconds, and the
+ * statements are made for READ COMMITTED, where one that waits its turn sees what others wrote
+ * meanwhile. Time-outs that only newer servers have are set where there are such.
+ *
+ * A database of no encoding (SQL_ASCII) takes any bytes, and would not hand a page of rows out as
  * UTF-8 while one of them is none. */
 int fleet_limit(struct fleet_db *db, int *process, struct err *err)
 {
@@ -69,6 +73,9 @@ int fleet_limit(struct fleet_db *db, int *process, struct err *err)
     return run(db,
                "SET statement_timeout = '20s'; SET lock_timeout = '5s';"
                " SET idle_in_transaction_session_timeout = '20s';"
+               " SET default_transaction_isolation = 'read committed';"
+               " SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN"
+               " ('idle_session_timeout', 'transaction_timeout');"
                " SELECT set_config('client_encoding', 'SQL_ASCII', false)"
                " WHERE current_setting('server_encoding') = 'SQL_ASCII'",
                NULL, 0, err);
@@ -83,16 +90,24 @@ int fleet_listen(struct fleet_db *db, const struct fleet_self *self, struct err 
     return run(db, listen, NULL, 0, err);
 }
 
-int fleet_beat(struct fleet_db *db, const struct fleet_self *self, bool begins, struct err *err)
+int fleet_beat(struct fleet_db *db, const struct fleet_self *self, bool begins, bool *entered,
+               struct err *err)
 {
+    struct fleet_rows rows;
     const char *v[] = {self->server,  self->env,    self->name,
                        self->version, self->device, begins ? "true" : "false"};
-    return run(db,
-               "INSERT INTO whet_server(server, env, name, version, device) VALUES ($1,$2,$3,$4,$5)"
-               " ON CONFLICT (server) DO UPDATE SET env=$2, name=$3, version=$4, device=$5,"
-               " started=CASE WHEN $6::boolean THEN now() ELSE whet_server.started END,"
-               " seen=now(), stopped=false",
-               v, 6, err);
+    /* A row that was there is updated, and the old version of it ended by this transaction. */
+    if (fleet_db_run(
+            db, FLEET_STATEMENT_S,
+            "INSERT INTO whet_server(server, env, name, version, device) VALUES ($1,$2,$3,$4,$5)"
+            " ON CONFLICT (server) DO UPDATE SET env=$2, name=$3, version=$4, device=$5,"
+            " started=CASE WHEN $6::boolean THEN now() ELSE whet_server.started END,"
+            " seen=now(), stopped=false RETURNING xmax = 0",
+            v, 6, &rows, err) != 0)
+        return -1;
+    *entered = strcmp(fleet_value(&rows, 0, 0), "t") == 0;
+    fleet_rows_free(&rows);
+    return 0;
 }
 
 int fleet_bye(struct fleet_db *db, const struct fleet_self *self, struct err *err)
@@ -216,19 +231,26 @@ int fleet_pull_texts(struct fleet_db *db, const struct fleet_self *self, int64_t
 /* ---- retractions ---------------------------------------------------------------------------- */
 
 int fleet_retract(struct fleet_db *db, const char *env, const char *key, const char *slot,
-                  const char *server, const char *name, const char *reason, struct err *err)
+                  const char *server, const char *name, const char *reason, bool again,
+                  struct err *err)
 {
     char plain[FLEET_WORD], channel[40];
-    const char *v[] = {env, key, slot, server, name, plain}, *note[] = {channel};
+    const char *v[] = {env, key, slot, server, name, plain, again ? "true" : "false"};
+    const char *note[] = {channel};
+    struct fleet_rows rows;
     fleet_plain(reason, plain);
     snprintf(channel, sizeof channel, "whet_%s", env);
-    if (run(db,
-            "WITH " TURN " INSERT INTO whet_retraction(env, key, slot, server, name, reason)"
-            " SELECT $1, $2, $3, $4, $5, $6 FROM turn ON CONFLICT (env, key) DO UPDATE SET"
-            " seq=nextval('whet_seq'), slot=$3, server=$4, name=$5, reason=$6, at=now()",
-            v, 6, err) != 0)
+    if (fleet_db_run(db, FLEET_STATEMENT_S,
+                     "WITH " TURN
+                     " INSERT INTO whet_retraction(env, key, slot, server, name, reason)"
+                     " SELECT $1, $2, $3, $4, $5, $6 FROM turn ON CONFLICT (env, key) DO UPDATE SET"
+                     " seq=nextval('whet_seq'), slot=$3, server=$4, name=$5, reason=$6, at=now()"
+                     " WHERE NOT $7::boolean RETURNING 1",
+                     v, 7, &rows, err) != 0)
         return -1;
-    return run(db, "SELECT pg_notify($1, 'retraction')", note, 1, err);
+    int n = rows.n;
+    fleet_rows_free(&rows);
+    return n == 0 ? 0 : run(db, "SELECT pg_notify($1, 'retraction')", note, 1, err);
 }
 
 int fleet_pull_retractions(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
@@ -242,16 +264,22 @@ int fleet_pull_retractions(struct fleet_db *db, const struct fleet_self *self, i
 }
 
 int fleet_say_verdict(struct fleet_db *db, const struct fleet_self *self, const char *key,
-                      bool upheld, const char *words, struct err *err)
+                      bool upheld, const char *words, bool again, struct err *err)
 {
     char plain[FLEET_WORD];
-    const char *v[] = {self->env, key, self->server, self->name, upheld ? "true" : "false", plain};
+    const char *v[] = {self->env,
+                       key,
+                       self->server,
+                       self->name,
+                       upheld ? "true" : "false",
+                       plain,
+                       again ? "true" : "false"};
     fleet_plain(words, plain);
     return run(db,
                "INSERT INTO whet_verdict(env, key, server, name, upheld, words)"
                " VALUES ($1,$2,$3,$4,$5::boolean,$6) ON CONFLICT (env, key, server)"
-               " DO UPDATE SET upheld=$5::boolean, words=$6, at=now()",
-               v, 6, err);
+               " DO UPDATE SET upheld=$5::boolean, words=$6, at=now() WHERE NOT $7::boolean",
+               v, 7, err);
 }
 
 /* ---- leases --------------------------------------------------------------------------------- */
@@ -435,7 +463,8 @@ static const struct view {
      " (extract(epoch FROM now()) - extract(epoch FROM r.at))::float8,"
      " count(v.server) FILTER (WHERE v.upheld), count(v.server) FILTER (WHERE NOT v.upheld)"
      " FROM whet_retraction r LEFT JOIN whet_verdict v USING (env, key)"
-     " WHERE $1 IN ('', r.env) GROUP BY r.env, r.key ORDER BY r.seq DESC LIMIT 200",
+     " WHERE $1 IN ('', r.env) GROUP BY r.env, r.key, r.slot, r.server, r.name, r.reason,"
+     " r.at, r.seq ORDER BY r.seq DESC LIMIT 200",
      {"env", "key", "slot", "server", "name", "reason", "#at_s", "#refuted_by", "#confirmed_by"}},
 };
 

@@ -39,7 +39,8 @@ struct fleet_self {
     char version[40], device[200];
 };
 
-/* The limits of the session: a statement that nobody waits for any more ends there too. Through a
+/* The limits of the session, whatever the role's are: a statement that nobody waits for any more
+ * ends there too, a session that listens does not. Through a
  * pooler nothing is set, as the session may be another's next. *process: who serves this session;
  * fleet_db_process() unless there is a pooler. */
 int fleet_limit(struct fleet_db *db, int *process, struct err *err);
@@ -48,8 +49,10 @@ int fleet_limit(struct fleet_db *db, int *process, struct err *err);
 int fleet_same_session(struct fleet_db *db, int process, struct err *err);
 /* Listens to its environment, which takes no rights. */
 int fleet_listen(struct fleet_db *db, const struct fleet_self *self, struct err *err);
-/* Enters itself, or says that it is still there. `begins`: with this connection. */
-int fleet_beat(struct fleet_db *db, const struct fleet_self *self, bool begins, struct err *err);
+/* Enters itself, or says that it is still there. `begins`: with this connection. *entered: it was
+ * not there. */
+int fleet_beat(struct fleet_db *db, const struct fleet_self *self, bool begins, bool *entered,
+               struct err *err);
 /* Gives its lease back and says that it ends. */
 int fleet_bye(struct fleet_db *db, const struct fleet_self *self, struct err *err);
 
@@ -75,15 +78,17 @@ int fleet_publish_text(struct fleet_db *db, const struct fleet_self *self, const
 int fleet_pull_texts(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
                      struct fleet_rows *rows, struct err *err);
 
-/* A kernel is wrong; everybody of the environment is told. The first word stays. */
+/* A kernel is wrong; everybody of the environment is told. `again`: only if the database knows
+ * nothing of that, here and of verdicts. */
 int fleet_retract(struct fleet_db *db, const char *env, const char *key, const char *slot,
-                  const char *server, const char *name, const char *reason, struct err *err);
+                  const char *server, const char *name, const char *reason, bool again,
+                  struct err *err);
 /* Columns: seq, key, slot, server, name, reason, time. In order, at most FLEET_PAGE. */
 int fleet_pull_retractions(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
                            struct fleet_rows *rows, struct err *err);
 /* What this server found when it looked at a retracted kernel. */
 int fleet_say_verdict(struct fleet_db *db, const struct fleet_self *self, const char *key,
-                      bool upheld, const char *words, struct err *err);
+                      bool upheld, const char *words, bool again, struct err *err);
 
 /* The first of `n` slots that nobody else holds, or if there is none one that is held by fewer than
  * FLEET_HOLDERS, for FLEET_LEASE_S from now; what else it held is free. out[0] = 0: none (or n =

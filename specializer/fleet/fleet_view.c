@@ -8,11 +8,29 @@
 #include "config/table.h"
 #include "specializer/fleet/fleet_private.h"
 
+/* All servers together take a quarter of a core of the database for looking, as far as AT_LEAST_S
+ * allows: of hundreds, each with hundreds of rows, one look takes a tenth of a second. */
+#define SHARE 0.25
+#define AT_LEAST_S 300.0
+
+static double pause_s(double took_s, double servers)
+{
+    double s = took_s * servers / SHARE;
+    return s < AT_LEAST_S ? s : AT_LEAST_S;
+}
+
 int fleet_look(struct fleet *f, struct err *err)
 {
+    int64_t from_ns = clock_ns();
     cJSON *view = fleet_view(f->db, f->self.env, err);
     if (!view)
         return -1;
+    const cJSON *servers = cJSON_GetObjectItemCaseSensitive(
+        cJSON_GetObjectItemCaseSensitive(view, "totals"), "servers");
+    double took_s = (double)(clock_ns() - from_ns) * 1e-9;
+    int64_t next_ns = clock_ns() + (int64_t)(pause_s(took_s, cJSON_GetNumberValue(servers)) * 1e9);
+    if (f->view_due_ns < next_ns)
+        f->view_due_ns = next_ns;
     pthread_mutex_lock(&f->lock);
     cJSON_Delete(f->view);
     f->view = view;
@@ -74,6 +92,7 @@ cJSON *fleet_json(struct fleet *f, bool operators)
     cJSON_AddNumberToObject(o, "sent", (double)atomic_load(&f->sent));
     cJSON_AddNumberToObject(o, "taken", (double)atomic_load(&f->taken));
     cJSON_AddNumberToObject(o, "refused", (double)atomic_load(&f->refused));
+    cJSON_AddNumberToObject(o, "untold", atomic_load(&f->untold));
     cJSON_AddNumberToObject(o, "suspects", (double)f->suspects);
     add_view(f, o, operators);
     pthread_mutex_unlock(&f->lock);
@@ -122,6 +141,9 @@ void fleet_metrics(struct fleet *f, FILE *out)
                  (double)atomic_load(&f->retracted_here));
     metric_value(out, "fleet_retractions_total", "by=\"others\"",
                  (double)atomic_load(&f->suspected));
+    value(out, "fleet_untold", "gauge",
+          "Words on kernels found wrong that the database of the fleet does not have yet",
+          atomic_load(&f->untold));
     value(out, "fleet_pruned_total", "counter", "Old rows of the fleet that this server removed",
           (double)atomic_load(&f->pruned));
 }

@@ -144,6 +144,9 @@ struct store *store_open_copy(const char *path, struct err *err)
     s->folder = folder;
     /* What runs in the other process is no suspect here. */
     store_run(s, NULL, "UPDATE candidate SET trial=0", "");
+    s->origin = store_open(path, &why);
+    if (!s->origin)
+        log_warn("store", "%s: what a fleet is to hear goes with this copy", why.msg);
     copy_objects(s, path);
     return s;
 }

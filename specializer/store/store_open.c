@@ -56,15 +56,23 @@ static const char agent_schema[] =
 static const char *const later[] = {"served_deaths", "probe_deaths"};
 enum { LATER = sizeof later / sizeof *later };
 
+/* A table that came after them, in the same way: programs that do not know it leave it alone. */
+static const char word_schema[] =
+    "CREATE TABLE IF NOT EXISTS fleet_word(id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER,"
+    " told INTEGER NOT NULL DEFAULT 0, verdict INTEGER NOT NULL, upheld INTEGER NOT NULL,"
+    " env TEXT NOT NULL, key TEXT NOT NULL, slot TEXT NOT NULL, words TEXT NOT NULL,"
+    " server TEXT NOT NULL, name TEXT NOT NULL, UNIQUE(server, env, key, verdict));";
+
 /* What a file holds. */
 struct contents {
     int version; /* 0: it is empty */
     int later;   /* how many of these columns */
+    bool words;  /* that table */
 };
 
 static bool up_to_date(const struct contents *c)
 {
-    return c->version == STORE_VERSION && c->later == LATER;
+    return c->version == STORE_VERSION && c->later == LATER && c->words;
 }
 
 /* ---- what is in the file -------------------------------------------------------------------- */
@@ -126,7 +134,7 @@ static enum health count_later(struct store *s, int *found, struct err *err)
  * of others in it, a backup tool's, are no business of ours. */
 static enum health identify(struct store *s, struct contents *found, struct err *err)
 {
-    char id[16], version[16], tables[16], own[16];
+    char id[16], version[16], tables[16], own[16], words[16];
     enum health h;
     if ((h = pragma(s, "PRAGMA application_id", id, sizeof id, err)) != HEALTHY ||
         (h = pragma(s, "PRAGMA user_version", version, sizeof version, err)) != HEALTHY ||
@@ -139,8 +147,12 @@ static enum health identify(struct store *s, struct contents *found, struct err 
              "SELECT count(*) FROM sqlite_master WHERE type='table' AND name IN ('candidate',"
              "'winner','pin','disable','setting','trace','exchange','agent_node')",
              own, sizeof own, err)) != HEALTHY ||
+        (h = pragma(s,
+                    "SELECT count(*) FROM sqlite_master WHERE type='table' AND name='fleet_word'",
+                    words, sizeof words, err)) != HEALTHY ||
         (h = count_later(s, &found->later, err)) != HEALTHY)
         return h;
+    found->words = strcmp(words, "0") != 0;
     found->version = 0;
     if (strcmp(tables, "0") == 0)
         return HEALTHY;
@@ -202,6 +214,8 @@ static enum health bring_up(struct store *s, struct err *err)
         ok = run(s, agent_schema, err);
     if (ok == 0)
         ok = add_columns(s, err);
+    if (ok == 0)
+        ok = run(s, word_schema, err);
     if (store_end(s, ok, err) != 0)
         return UNUSABLE;
     /* Into the file at once, by which it is known as ours if it is damaged. */
@@ -406,6 +420,7 @@ void store_close(struct store *s)
     sqlite3_close(s->db);
     store_forget_owed(s);
     free(s->unmarked);
+    store_close(s->origin);
     if (s->folder)
         safe_folder_remove(s->folder);
     if (s->lock_fd >= 0)

@@ -19,9 +19,10 @@ struct store {
     int unmarkeds;
     struct owed *owed; /* moves that took effect with no room to say so (store_owed.c) */
     int oweds;
-    int64_t stamp_s; /* the last store_stamp() */
-    int lock_fd;     /* held while this process has the store alone; -1: it has not */
-    char *folder;    /* of a copy, removed with it; or NULL */
+    int64_t stamp_s;      /* the last store_stamp() */
+    int lock_fd;          /* held while this process has the store alone; -1: it has not */
+    char *folder;         /* of a copy, removed with it; or NULL */
+    struct store *origin; /* of a copy: what it was copied from, for words to a fleet; or NULL */
 };
 
 /* SQLite's last complaint as the message, counted; -1. */

@@ -32,7 +32,8 @@ def user():
 
 
 class Postgres:
-    def __init__(self):
+    def __init__(self, primary=None):
+        """With a primary: its standby, as it is at this moment, which follows it until it is promoted."""
         if not program("initdb") or not program("postgres") or not shutil.which("psql"):
             raise FileNotFoundError("there is no PostgreSQL (Debian: postgresql)")
         self.folder = tempfile.mkdtemp(prefix="whet-pg-")
@@ -43,8 +44,12 @@ class Postgres:
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.port = s.getsockname()[1]
-        self.run_as([program("initdb"), "-D", self.data, "-U", "whet", "-A", "trust", "-N",
-                     "--no-locale", "-E", "UTF8"])
+        if primary:
+            self.run_as([program("pg_basebackup"), "-D", self.data, "-d", primary.uri, "-R", "-X", "stream",
+                         "-c", "fast"])
+        else:
+            self.run_as([program("initdb"), "-D", self.data, "-U", "whet", "-A", "trust", "-N",
+                         "--no-locale", "-E", "UTF8"])
         self.process = None
         self.start()
         self.uri = f"postgresql://whet@127.0.0.1:{self.port}/postgres"

@@ -600,7 +600,8 @@ static void open_member(struct world *w, struct member *m, int number)
         k->offer = k->serving = k->passed = -1;
     }
     m->at_s = number * 0.01;
-    if (fleet_beat(w->db, &m->self, true, &err) != 0)
+    bool entered;
+    if (fleet_beat(w->db, &m->self, true, &entered, &err) != 0)
         fail(&err);
 }
 
