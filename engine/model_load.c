@@ -125,7 +125,7 @@ int model_check_shape(const struct model_shape *s, const char *file, struct err 
         {"head size", s->head_dim, 2, 1024},
         {"feed-forward size", s->ffn, 1, 1 << 18},
         {"vocabulary", s->vocab, 1, 1 << 20},
-        {"context length", s->max_context, 1, 1 << 24},
+        {"context length", s->max_context, 1, MODEL_CONTEXT_MOST},
         {"attention width", (int64_t)s->heads * s->head_dim, 1, 1 << 18},
     };
 
@@ -141,18 +141,7 @@ int model_check_shape(const struct model_shape *s, const char *file, struct err 
                        s->kv_heads);
     if (!(s->eps > 0 && s->eps < 1))
         return err_set(err, "%s: norm epsilon %g is not between 0 and 1", file, (double)s->eps);
-    if (!(s->rope_base >= 1 && s->rope_base <= 1e12f))
-        return err_set(err, "%s: rope base %g is out of range", file, (double)s->rope_base);
-    const struct rope_scaling *r = &s->scaling;
-    if (r->llama3 && !(r->factor >= 1 && r->factor <= 4096 && r->low_freq_factor > 0 &&
-                       r->high_freq_factor > r->low_freq_factor && r->high_freq_factor < 4096 &&
-                       r->original_context > 0))
-        return err_set(err,
-                       "%s: rope scaling: factor %g, low_freq_factor %g, high_freq_factor %g, "
-                       "original context %d make no sense",
-                       file, (double)r->factor, (double)r->low_freq_factor,
-                       (double)r->high_freq_factor, r->original_context);
-    return 0;
+    return model_check_rope(s, file, err);
 }
 
 static int64_t extent(const struct model_shape *s, enum dim d)

@@ -59,9 +59,12 @@ static void rope_scaling_counts_before_rope_parameters(void **state)
         const char *scaling, *theta, *message; /* message NULL: the model opens */
         float base;
     } rows[] = {
-        {"{\"rope_type\":\"yarn\",\"factor\":4}", NULL, "'rope_scaling': type 'yarn'", 0},
+        {"{\"rope_type\":\"su\",\"factor\":4}", "5e5", "'rope_scaling': type 'su'", 0},
         {"{\"rope_type\":\"default\"}", "5e5", NULL, 5e5F},
         {"{\"rope_type\":\"default\",\"rope_theta\":3e4}", "5e5", NULL, 3e4F},
+        {"{\"rope_type\":\"default\",\"rope_theta\":3e4}", NULL, NULL, 3e4F},
+        {"{\"rope_type\":\"linear\",\"factor\":4}", NULL,
+         "'rope_scaling' counts before 'rope_parameters', where 'rope_theta' is", 0},
         {"{}", "5e5", NULL, 2e4F},
         {"null", "5e5", NULL, 2e4F},
     };
