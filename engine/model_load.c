@@ -296,7 +296,7 @@ int model_refuse_biases(const struct weights *w, const char *file, struct err *e
         const struct tensor *t = &w->tensor[i];
         const char *end = strstr(t->name, "_proj.bias");
         if (strstr(t->name, ".self_attn.") && end && !strcmp(end, "_proj.bias") &&
-            !hf_quant_ignores(t))
+            !tensor_is_zero_bias(t))
             return err_set(err,
                            "%s: tensor '%s' is a bias, but 'attention_bias' in config.json is not "
                            "true: set it if the model was trained so, or remove the biases",
@@ -310,9 +310,24 @@ static bool ignorable(const struct model *m, const struct tensor *t)
 {
     const char *name = t->name;
     const char *dot = strstr(name, "rotary_emb.inv_freq"); /* recomputed from the base */
-    if (t->bytes == 0 || (dot && !strcmp(dot, "rotary_emb.inv_freq")))
+    if (t->bytes == 0 || (dot && !strcmp(dot, "rotary_emb.inv_freq")) || tensor_is_zero_bias(t))
         return true;
     return m->shape.tied_head && !strcmp(name, head_name[NAMING_HF]); /* check_tied_head() */
+}
+
+static int refuse_tensor(const struct model *m, const struct tensor *t, const char *file,
+                         struct err *err)
+{
+    const char *end = strrchr(t->name, '.');
+    if (end && !strcmp(end, ".bias"))
+        return err_set(err,
+                       "%s: tensor '%s' is a bias that is not zero; there are biases of q, k and v "
+                       "only, and without it the output would be wrong",
+                       file, t->name);
+    return err_set(err,
+                   "%s: tensor '%s' is no part of this architecture with %d layers; without it the "
+                   "output would be wrong",
+                   file, t->name, m->shape.layers);
 }
 
 int model_take_tensors(struct model *m, struct weights *w, enum naming naming,
@@ -335,9 +350,6 @@ int model_take_tensors(struct model *m, struct weights *w, enum naming naming,
     for (int64_t i = 0; i < w->tensors; i++)
         if (!w->tensor[i].used && !ignorable(m, &w->tensor[i]) &&
             !(quant && hf_quant_ignores(&w->tensor[i])))
-            return err_set(err,
-                           "%s: tensor '%s' is no part of this architecture with %d layers; "
-                           "without it the output would be wrong",
-                           file, w->tensor[i].name, m->shape.layers);
+            return refuse_tensor(m, &w->tensor[i], file, err);
     return 0;
 }
