@@ -247,13 +247,7 @@ bool hf_quant_ignores(const struct tensor *t)
     for (size_t i = 0; i < sizeof end / sizeof *end; i++)
         if (ends_in(t->name, end[i]))
             return true;
-    if (!ends_in(t->name, ".bias") || t->element != ELEMENT_WEIGHT)
-        return false;
-    const uint8_t *byte = t->data;
-    for (int64_t i = 0; i < t->bytes; i++)
-        if (byte[i])
-            return false;
-    return true;
+    return tensor_is_zero_bias(t);
 }
 
 int hf_quant_take(const struct hf_quant *q, struct model *m, const struct weights *w,

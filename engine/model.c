@@ -11,7 +11,6 @@
  */
 #include "engine/model.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,27 +19,6 @@
 #include "engine/model_load.h"
 #include "engine/quant.h"
 #include "engine/tokenizer.h"
-
-/* ---- rotary frequencies ---------------------------------------------------------------------- */
-
-/* Llama 3.1: low frequencies are divided by `factor`, high ones kept, those between blended by
- * how many turns they make in the original context (transformers' modeling_rope_utils). */
-static double stretch(const struct rope_scaling *s, double frequency)
-{
-    double turns = s->original_context * frequency / (2 * M_PI);
-    double keep = (turns - s->low_freq_factor) / (s->high_freq_factor - s->low_freq_factor);
-
-    keep = keep < 0 ? 0 : keep > 1 ? 1 : keep;
-    return keep * frequency + (1 - keep) * frequency / s->factor;
-}
-
-void model_rope_frequencies(const struct model_shape *shape, double *frequency)
-{
-    for (int i = 0; i < shape->head_dim / 2; i++) {
-        double f = pow(shape->rope_base, -2.0 * i / shape->head_dim);
-        frequency[i] = shape->scaling.llama3 ? stretch(&shape->scaling, f) : f;
-    }
-}
 
 /* ---- identity ------------------------------------------------------------------------------ */
 
@@ -72,7 +50,7 @@ static void hash_shape(uint64_t *h, const struct model_shape *s)
         s->rope_base,
         s->rope_interleaved,
         s->tied_head,
-        s->scaling.llama3,
+        s->scaling.type,
         s->scaling.factor,
         s->scaling.low_freq_factor,
         s->scaling.high_freq_factor,
@@ -80,6 +58,10 @@ static void hash_shape(uint64_t *h, const struct model_shape *s)
     };
     for (size_t i = 0; i < sizeof field / sizeof *field; i++)
         hash_number(h, field[i]);
+    if (s->scaling.type == ROPE_YARN) {
+        hash_number(h, (double)s->scaling.attention_factor);
+        hash_number(h, s->scaling.whole_ramp);
+    }
 }
 
 struct tally {

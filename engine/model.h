@@ -18,10 +18,19 @@
 #include "engine/shard.h"
 #include "kernels/args.h"
 
+/* How a model's rotary frequencies are made to reach beyond the context it was trained with.
+ * Numbers are part of models' hashes. */
+enum rope_type { ROPE_PLAIN, ROPE_LLAMA3, ROPE_LINEAR, ROPE_YARN };
+
+/* Frequencies are divided by `factor`: all of them (linear), or the low ones, which make less than
+ * low_freq_factor turns in the original context (llama3 and yarn, where that is beta_slow). Those
+ * that make more than high_freq_factor (beta_fast) are kept, those between are blended. */
 struct rope_scaling {
-    bool llama3; /* Llama 3.1+: frequencies stretched by wavelength */
+    enum rope_type type;
     float factor, low_freq_factor, high_freq_factor;
-    int32_t original_context;
+    int32_t original_context; /* tokens */
+    float attention_factor;   /* yarn: cosines and sines are multiplied by it */
+    bool whole_ramp;          /* yarn: the blend's ends are not rounded to whole frequencies */
 };
 
 struct model_shape {
@@ -102,6 +111,8 @@ int64_t model_copy_weights(const struct model *m, int64_t most);
 
 /* The rotary frequencies, radians a position, scaling applied: [head_dim/2]. */
 void model_rope_frequencies(const struct model_shape *shape, double *frequency);
+/* What cosines and sines are multiplied by: 1, or yarn's attention factor. */
+double model_rope_length(const struct model_shape *shape);
 
 /* A model of the given shape with seeded random weights of type `t` and no tokenizer: for tests
  * and benchmarks. Weights of Q formats are quantized from the same random floats. NULL if

@@ -87,30 +87,96 @@ static int read_arch(const struct gguf *g, struct model_shape *s, const char **p
     return 0;
 }
 
-/* Scaling that divides positions, as llama.cpp reads it: a file that does not say of which type is
- * "linear", and the factor has an older name. */
-static int refuse_scaling(struct keys *k)
+/* ---- rotary scaling ----------------------------------------------------------------------------
+ */
+
+static double within(struct keys *k, const char *name, double fallback, double least, double most)
+{
+    double v = number(k, name, fallback);
+
+    if (k->failed || (v >= least && v <= most))
+        return v;
+    err_set(k->err, "%s: metadata '%s.%s' is %g, expected %g to %g", k->g->file, k->prefix, name, v,
+            least, most);
+    k->failed = true;
+    return fallback;
+}
+
+/* Refuses a key that is there and has another value than `usual`, with which it says nothing. */
+static void refuse_other(struct keys *k, const char *name, double usual)
+{
+    double v = number(k, name, usual);
+
+    if (k->failed || v == usual)
+        return;
+    err_set(k->err, "%s: metadata '%s.%s': %g is not supported", k->g->file, k->prefix, name, v);
+    k->failed = true;
+}
+
+/* The numbers that llama.cpp computes with where a file has no key for them. What it multiplies the
+ * attention factor by, and what it computes that from instead of the factor, it reads for other
+ * models than these or not at all, so that no two programs agree on such a file. */
+static void read_yarn(struct keys *k, double factor, struct model_shape *s)
+{
+    static const char attention[] = "rope.scaling.yarn_attn_factor";
+    static const char context[] = "rope.scaling.original_context_length";
+    double given = number(k, attention, 0);
+
+    if (given != 0 && !k->failed) {
+        err_set(k->err, "%s: metadata '%s.%s': %g: programs differ in what it means", k->g->file,
+                k->prefix, attention, given);
+        k->failed = true;
+    }
+    refuse_other(k, "rope.scaling.attn_factor", 1);
+    refuse_other(k, "rope.scaling.yarn_ext_factor", 1);
+    refuse_other(k, "rope.scaling.yarn_log_multiplier", 0);
+    s->scaling = (struct rope_scaling){
+        .type = ROPE_YARN,
+        .factor = (float)factor,
+        .low_freq_factor =
+            (float)within(k, "rope.scaling.yarn_beta_slow", 1, 1e-3, MODEL_ROPE_MOST),
+        .high_freq_factor =
+            (float)within(k, "rope.scaling.yarn_beta_fast", 32, 1e-3, MODEL_ROPE_MOST),
+        .original_context = whole(k, context, within(k, context, REQUIRED, 1, MODEL_CONTEXT_MOST)),
+        .attention_factor = (float)model_yarn_attention(factor, 1),
+    };
+    if (!k->failed)
+        model_yarn_context(s);
+}
+
+/* As llama.cpp reads it: a file that does not say of which type is "linear", whose factor has an
+ * older name, too, and divides by nothing where it is 0. */
+static int read_scaling(struct keys *k, struct model_shape *s)
 {
     char key[128];
     struct gguf_string type = {"linear", 6};
     const char *name = "rope.scaling.factor";
-    double factor = number(k, name, 0);
 
-    if (factor == 0)
-        factor = number(k, name = "rope.scale_linear", 0);
     snprintf(key, sizeof key, "%s.rope.scaling.type", k->prefix);
     if (k->failed || gguf_string(k->g, key, &type, k->err) < 0)
         return -1;
     if (gguf_equals(type, "none"))
         return 0;
+    if (gguf_equals(type, "yarn")) {
+        read_yarn(k, within(k, name, REQUIRED, 1, MODEL_ROPE_MOST), s);
+        return k->failed ? -1 : 0;
+    }
     if (!gguf_equals(type, "linear"))
-        return err_set(k->err, "%s: metadata '%s': '%s' is not supported", k->g->file, key,
-                       gguf_show(type).text);
-    if (factor != 0 && factor != 1)
-        return err_set(k->err, "%s: metadata '%s.%s': %g: linear scaling is not supported",
-                       k->g->file, k->prefix, name, factor);
-    return 0;
+        return err_set(k->err,
+                       "%s: metadata '%s': '%s' is not supported (none, linear and yarn are)",
+                       k->g->file, key, gguf_show(type).text);
+    if (number(k, name, 0) == 0)
+        name = "rope.scale_linear";
+    if (k->failed || number(k, name, 0) == 0)
+        return k->failed ? -1 : 0;
+    double factor = within(k, name, 1, 1, MODEL_ROPE_MOST);
+    if (factor != 1)
+        s->scaling = (struct rope_scaling){.type = ROPE_LINEAR, .factor = (float)factor};
+    return k->failed ? -1 : 0;
 }
+
+/* ---- shape, to its end -------------------------------------------------------------------------
+ */
 
 /* Things of these architectures that whet does not compute: refused, not ignored. */
 static int refuse_variants(struct keys *k, const struct model_shape *s)
@@ -146,7 +212,7 @@ static int refuse_variants(struct keys *k, const struct model_shape *s)
                        "%s: metadata '%s': false: a model whose tokens see those behind them "
                        "generates no text",
                        k->g->file, key);
-    return refuse_scaling(k);
+    return 0;
 }
 
 static int read_shape(const struct gguf *g, struct model_shape *s, struct err *err)
@@ -170,7 +236,7 @@ static int read_shape(const struct gguf *g, struct model_shape *s, struct err *e
     s->rope_base = (float)number(&k, "rope.freq_base", 10000);
     s->vocab = whole(&k, "vocab_size", embed->dim[0] <= INT32_MAX ? (double)embed->dim[0] : 0);
     int32_t window = whole(&k, "attention.sliding_window", 0);
-    if (k.failed)
+    if (k.failed || read_scaling(&k, s) < 0)
         return -1;
     if (window > 0 && window < s->max_context)
         s->max_context = window; /* within the window, windowed and full attention are one */
@@ -197,17 +263,22 @@ static int read_rope_divisors(const struct gguf *g, struct model_shape *s, struc
                        n);
     dequant_row(t->type, t->data, divisor, n);
     model_rope_frequencies(s, plain);
-    struct rope_scaling r = {true, 1, 1, 4, 8192};
+    float most = 1; /* divides by one throughout, or see below */
     for (int i = 0; i < n; i++)
-        r.factor = divisor[i] > r.factor ? divisor[i] : r.factor;
-    if (r.factor == 1) /* divides by one throughout, or see below */
-        r.llama3 = false;
-    s->scaling = r;
-    if (r.llama3 && model_check_shape(s, g->file, err) < 0)
-        return -1;
+        most = divisor[i] > most ? divisor[i] : most;
+    if (most > 1 && s->scaling.type != ROPE_PLAIN)
+        return err_set(err,
+                       "%s: tensor 'rope_freqs.weight': not supported beside 'rope.scaling' in the "
+                       "metadata",
+                       g->file);
+    if (most > 1) {
+        s->scaling = (struct rope_scaling){ROPE_LLAMA3, most, 1, 4, 8192, 0, false};
+        if (model_check_shape(s, g->file, err) < 0)
+            return -1;
+    }
     model_rope_frequencies(s, scaled);
     for (int i = 0; i < n; i++)
-        if (!(fabs(plain[i] / scaled[i] - divisor[i]) <= 1e-4 * r.factor))
+        if (!(fabs(plain[i] / scaled[i] - divisor[i]) <= 1e-4 * most))
             return err_set(err,
                            "%s: tensor 'rope_freqs.weight': value %d is %g, which is no "
                            "Llama 3 rope scaling",

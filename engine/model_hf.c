@@ -19,6 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/hf_fields.h"
 #include "engine/hf_quant.h"
 #include "engine/json_file.h"
 #include "engine/safetensors.h"
@@ -59,93 +60,13 @@ static cJSON *read_json(const struct model *m, const char *name, const struct js
     return json;
 }
 
-/* Fields of one object; after the first failure the rest is not looked at. */
-struct fields {
-    const cJSON *object;
-    const char *file;
-    struct err *err;
-    bool failed;
-};
-
-enum { REQUIRED = -1 };
-
-/* The field, or NULL if it is absent or null. */
-static const cJSON *field(const struct fields *f, const char *name)
-{
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(f->object, name);
-    return v && !cJSON_IsNull(v) ? v : NULL;
-}
-
-/* Whether the field is there and null, which says more than none: "no window", say. */
-static bool is_null(const struct fields *f, const char *name)
-{
-    return cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(f->object, name));
-}
-
-static double number(struct fields *f, const char *name, double fallback)
-{
-    const cJSON *v = field(f, name);
-
-    if (f->failed || (!v && fallback != REQUIRED))
-        return fallback;
-    if (!v)
-        err_set(f->err, "%s: '%s' is missing", f->file, name);
-    else if (!cJSON_IsNumber(v) || !isfinite(v->valuedouble))
-        err_set(f->err, "%s: '%s' is not a number", f->file, name);
-    else
-        return v->valuedouble;
-    f->failed = true;
-    return 0;
-}
-
-static int32_t whole(struct fields *f, const char *name, double fallback)
-{
-    double v = number(f, name, fallback);
-
-    if (f->failed)
-        return 0;
-    if (v != floor(v) || v < 0 || v > INT32_MAX) {
-        err_set(f->err, "%s: '%s': %g is no whole number in range", f->file, name, v);
-        f->failed = true;
-        return 0;
-    }
-    return (int32_t)v;
-}
-
-static bool flag(struct fields *f, const char *name, bool fallback)
-{
-    const cJSON *v = field(f, name);
-
-    if (f->failed || !v)
-        return fallback;
-    if (!cJSON_IsBool(v)) {
-        err_set(f->err, "%s: '%s' is neither true nor false", f->file, name);
-        f->failed = true;
-    }
-    return cJSON_IsTrue(v);
-}
-
-static const char *string(struct fields *f, const char *name, const char *fallback)
-{
-    const cJSON *v = field(f, name);
-
-    if (f->failed || !v)
-        return fallback;
-    if (!cJSON_IsString(v)) {
-        err_set(f->err, "%s: '%s' is not a string", f->file, name);
-        f->failed = true;
-        return fallback;
-    }
-    return v->valuestring;
-}
-
 /* ---- config.json --------------------------------------------------------------------------- */
 
 /* NULL with a message. */
-static const struct arch_checkpoint *read_arch(struct fields *f, struct model_shape *s)
+static const struct arch_checkpoint *read_arch(struct hf_fields *f, struct model_shape *s)
 {
     const struct arch_checkpoint *checkpoint = NULL;
-    const char *name = cJSON_GetStringValue(cJSON_GetArrayItem(field(f, "architectures"), 0));
+    const char *name = cJSON_GetStringValue(cJSON_GetArrayItem(hf_field(f, "architectures"), 0));
 
     if (!name) {
         err_set(f->err, "%s: 'architectures' is missing", f->file);
@@ -163,66 +84,19 @@ static const struct arch_checkpoint *read_arch(struct fields *f, struct model_sh
     return checkpoint;
 }
 
-/* rope_theta and scaling: flat fields with "rope_scaling" up to transformers 4, all in
- * "rope_parameters" since 5. Where there are both, "rope_scaling" is what all versions read. */
-static int read_rope(struct fields *f, struct model_shape *s)
-{
-    struct fields r = *f;
-    const cJSON *object = field(f, "rope_scaling"), *child;
-    const char *name = "rope_scaling";
-
-    if (!object || (cJSON_IsObject(object) && !object->child))
-        object = field(f, name = "rope_parameters");
-    s->rope_base = (float)number(f, "rope_theta", 10000);
-    if (f->failed)
-        return -1;
-    if (!object)
-        return 0;
-    if (!cJSON_IsObject(object))
-        return err_set(f->err, "%s: '%s' is not an object", f->file, name);
-    cJSON_ArrayForEach(child, object)
-    {
-        if (cJSON_IsObject(child))
-            return err_set(f->err, "%s: '%s': '%.64s': scaling by kind of layer is not supported",
-                           f->file, name, child->string);
-    }
-    r.object = object;
-    s->rope_base = (float)number(&r, "rope_theta", s->rope_base);
-    double partial = number(&r, "partial_rotary_factor", 1);
-    const char *type = string(&r, "rope_type", string(&r, "type", "default"));
-    if (r.failed)
-        return err_prefix(f->err, "%s", name);
-    if (partial != 1)
-        return err_set(f->err, "%s: '%s': partial_rotary_factor %g is not supported", f->file, name,
-                       partial);
-    if (!strcmp(type, "default"))
-        return 0;
-    if (strcmp(type, "llama3"))
-        return err_set(f->err, "%s: '%s': type '%.64s' is not supported (default and llama3 are)",
-                       f->file, name, type);
-    s->scaling = (struct rope_scaling){
-        true, (float)number(&r, "factor", REQUIRED), (float)number(&r, "low_freq_factor", REQUIRED),
-        (float)number(&r, "high_freq_factor", REQUIRED),
-        whole(&r, "original_max_position_embeddings", s->max_context)};
-    if (r.failed)
-        return err_prefix(f->err, "%s", name);
-    int32_t context = s->scaling.original_context; /* a field of config.json itself counts before */
-    s->scaling.original_context = whole(f, "original_max_position_embeddings", context);
-    return f->failed ? -1 : 0;
-}
-
 /* Within the window, windowed and full attention are the same: the context ends there. Which layers
  * have a window is listed, or they are those from max_window_layers on, of which there may be none.
  * transformers does not read "use_sliding_window" of a Mistral, whose window always applies; other
  * software does. Up to the window both compute the same.
  */
-static void read_window(struct fields *f, struct model_shape *s,
+static void read_window(struct hf_fields *f, struct model_shape *s,
                         const struct arch_checkpoint *absent)
 {
-    const cJSON *layers = field(f, "layer_types"), *type;
-    int32_t window = whole(f, "sliding_window", is_null(f, "sliding_window") ? 0 : absent->window);
-    bool windowed = flag(f, "use_sliding_window", false) || absent->windowed;
-    int32_t first = whole(f, "max_window_layers", absent->first_windowed);
+    const cJSON *layers = hf_field(f, "layer_types"), *type;
+    int32_t window =
+        hf_whole(f, "sliding_window", hf_is_null(f, "sliding_window") ? 0 : absent->window);
+    bool windowed = hf_flag(f, "use_sliding_window", false) || absent->windowed;
+    int32_t first = hf_whole(f, "max_window_layers", absent->first_windowed);
 
     if (!absent->windowed && (cJSON_GetArraySize(layers) > 0 || first >= s->layers))
         windowed = false;
@@ -242,10 +116,10 @@ static void read_window(struct fields *f, struct model_shape *s,
         s->max_context = window;
 }
 
-static int refuse_variants(struct fields *f)
+static int refuse_variants(struct hf_fields *f)
 {
-    const char *act = string(f, "hidden_act", "silu");
-    double partial = number(f, "partial_rotary_factor", 1);
+    const char *act = hf_string(f, "hidden_act", "silu");
+    double partial = hf_number(f, "partial_rotary_factor", 1);
 
     if (f->failed)
         return -1;
@@ -258,32 +132,32 @@ static int refuse_variants(struct fields *f)
     return 0;
 }
 
-static int read_shape(struct fields *f, struct model_shape *s, const struct weights *w)
+static int read_shape(struct hf_fields *f, struct model_shape *s, const struct weights *w)
 {
     const struct arch_checkpoint *absent = read_arch(f, s);
 
     if (!absent)
         return -1;
-    s->layers = whole(f, "num_hidden_layers", REQUIRED);
-    s->hidden = whole(f, "hidden_size", REQUIRED);
-    s->ffn = whole(f, "intermediate_size", REQUIRED);
-    s->heads = whole(f, "num_attention_heads", REQUIRED);
-    bool all_heads = !absent->kv_heads || is_null(f, "num_key_value_heads");
+    s->layers = hf_whole(f, "num_hidden_layers", HF_REQUIRED);
+    s->hidden = hf_whole(f, "hidden_size", HF_REQUIRED);
+    s->ffn = hf_whole(f, "intermediate_size", HF_REQUIRED);
+    s->heads = hf_whole(f, "num_attention_heads", HF_REQUIRED);
+    bool all_heads = !absent->kv_heads || hf_is_null(f, "num_key_value_heads");
     int32_t kv_heads = all_heads ? s->heads : absent->kv_heads;
     int32_t head_dim = absent->head_dim ? absent->head_dim : s->hidden / (s->heads ? s->heads : 1);
-    s->kv_heads = whole(f, "num_key_value_heads", kv_heads);
-    s->head_dim = whole(f, "head_dim", head_dim);
-    s->vocab = whole(f, "vocab_size", REQUIRED);
-    s->max_context = whole(f, "max_position_embeddings", REQUIRED);
-    s->eps = (float)number(f, "rms_norm_eps", 1e-6);
+    s->kv_heads = hf_whole(f, "num_key_value_heads", kv_heads);
+    s->head_dim = hf_whole(f, "head_dim", head_dim);
+    s->vocab = hf_whole(f, "vocab_size", HF_REQUIRED);
+    s->max_context = hf_whole(f, "max_position_embeddings", HF_REQUIRED);
+    s->eps = (float)hf_number(f, "rms_norm_eps", 1e-6);
     bool head = weights_find(w, "lm_head.weight") || hf_quant_stores(w, "lm_head.weight");
-    s->tied_head = flag(f, "tie_word_embeddings", !head);
-    if (f->failed || read_rope(f, s) < 0)
+    s->tied_head = hf_flag(f, "tie_word_embeddings", !head);
+    if (f->failed || hf_read_rope(f, s) < 0)
         return -1;
     read_window(f, s, absent);
     if (f->failed || refuse_variants(f) < 0)
         return -1;
-    bool bias = flag(f, "attention_bias", false) || arch_traits(s->arch)->qkv_bias;
+    bool bias = hf_flag(f, "attention_bias", false) || arch_traits(s->arch)->qkv_bias;
     if (f->failed || (!bias && model_refuse_biases(w, f->file, f->err) < 0))
         return -1;
     return model_check_shape(s, f->file, f->err);
@@ -453,9 +327,10 @@ static int open_tokenizer(struct model *m, struct err *err)
 
 /* What the config says of quantized weights: before the tensors, whose types may be as unknown as
  * the method that made them. *quant is NULL if it says nothing. */
-static int read_quant(const struct fields *f, struct hf_quant *room, const struct hf_quant **quant)
+static int read_quant(const struct hf_fields *f, struct hf_quant *room,
+                      const struct hf_quant **quant)
 {
-    const cJSON *section = field(f, "quantization_config");
+    const cJSON *section = hf_field(f, "quantization_config");
     *quant = section ? room : NULL;
     return section ? hf_quant_read(section, f->file, room, f->err) : 0;
 }
@@ -473,7 +348,7 @@ int model_open_hf(struct model *m, bool with_tokenizer, struct err *err)
     struct weights w = {0};
     char *file = inside(m, "config.json");
     cJSON *config = read_json(m, "config.json", &json_config, err);
-    struct fields f = {config, file, err, false};
+    struct hf_fields f = {config, file, err, false};
     struct hf_quant room;
     const struct hf_quant *quant;
     int rc = -1;

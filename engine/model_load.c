@@ -125,7 +125,7 @@ int model_check_shape(const struct model_shape *s, const char *file, struct err 
         {"head size", s->head_dim, 2, 1024},
         {"feed-forward size", s->ffn, 1, 1 << 18},
         {"vocabulary", s->vocab, 1, 1 << 20},
-        {"context length", s->max_context, 1, 1 << 24},
+        {"context length", s->max_context, 1, MODEL_CONTEXT_MOST},
         {"attention width", (int64_t)s->heads * s->head_dim, 1, 1 << 18},
     };
 
@@ -141,18 +141,7 @@ int model_check_shape(const struct model_shape *s, const char *file, struct err 
                        s->kv_heads);
     if (!(s->eps > 0 && s->eps < 1))
         return err_set(err, "%s: norm epsilon %g is not between 0 and 1", file, (double)s->eps);
-    if (!(s->rope_base >= 1 && s->rope_base <= 1e12f))
-        return err_set(err, "%s: rope base %g is out of range", file, (double)s->rope_base);
-    const struct rope_scaling *r = &s->scaling;
-    if (r->llama3 && !(r->factor >= 1 && r->factor <= 4096 && r->low_freq_factor > 0 &&
-                       r->high_freq_factor > r->low_freq_factor && r->high_freq_factor < 4096 &&
-                       r->original_context > 0))
-        return err_set(err,
-                       "%s: rope scaling: factor %g, low_freq_factor %g, high_freq_factor %g, "
-                       "original context %d make no sense",
-                       file, (double)r->factor, (double)r->low_freq_factor,
-                       (double)r->high_freq_factor, r->original_context);
-    return 0;
+    return model_check_rope(s, file, err);
 }
 
 static int64_t extent(const struct model_shape *s, enum dim d)
@@ -307,7 +296,7 @@ int model_refuse_biases(const struct weights *w, const char *file, struct err *e
         const struct tensor *t = &w->tensor[i];
         const char *end = strstr(t->name, "_proj.bias");
         if (strstr(t->name, ".self_attn.") && end && !strcmp(end, "_proj.bias") &&
-            !hf_quant_ignores(t))
+            !tensor_is_zero_bias(t))
             return err_set(err,
                            "%s: tensor '%s' is a bias, but 'attention_bias' in config.json is not "
                            "true: set it if the model was trained so, or remove the biases",
@@ -321,9 +310,24 @@ static bool ignorable(const struct model *m, const struct tensor *t)
 {
     const char *name = t->name;
     const char *dot = strstr(name, "rotary_emb.inv_freq"); /* recomputed from the base */
-    if (t->bytes == 0 || (dot && !strcmp(dot, "rotary_emb.inv_freq")))
+    if (t->bytes == 0 || (dot && !strcmp(dot, "rotary_emb.inv_freq")) || tensor_is_zero_bias(t))
         return true;
     return m->shape.tied_head && !strcmp(name, head_name[NAMING_HF]); /* check_tied_head() */
+}
+
+static int refuse_tensor(const struct model *m, const struct tensor *t, const char *file,
+                         struct err *err)
+{
+    const char *end = strrchr(t->name, '.');
+    if (end && !strcmp(end, ".bias"))
+        return err_set(err,
+                       "%s: tensor '%s' is a bias that is not zero; there are biases of q, k and v "
+                       "only, and without it the output would be wrong",
+                       file, t->name);
+    return err_set(err,
+                   "%s: tensor '%s' is no part of this architecture with %d layers; without it the "
+                   "output would be wrong",
+                   file, t->name, m->shape.layers);
 }
 
 int model_take_tensors(struct model *m, struct weights *w, enum naming naming,
@@ -346,9 +350,6 @@ int model_take_tensors(struct model *m, struct weights *w, enum naming naming,
     for (int64_t i = 0; i < w->tensors; i++)
         if (!w->tensor[i].used && !ignorable(m, &w->tensor[i]) &&
             !(quant && hf_quant_ignores(&w->tensor[i])))
-            return err_set(err,
-                           "%s: tensor '%s' is no part of this architecture with %d layers; "
-                           "without it the output would be wrong",
-                           file, w->tensor[i].name, m->shape.layers);
+            return refuse_tensor(m, &w->tensor[i], file, err);
     return 0;
 }

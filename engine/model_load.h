@@ -35,6 +35,16 @@ enum naming { NAMING_GGUF, NAMING_HF };
 
 /* Refuses shapes out of bounds or at odds with themselves; `file` is named in the message. */
 int model_check_shape(const struct model_shape *s, const char *file, struct err *err);
+/* The same of rotary frequencies alone, which model_check_shape() calls. */
+int model_check_rope(const struct model_shape *s, const char *file, struct err *err);
+
+/* The longest context, and the most that another number of a rotary scaling may be. */
+enum { MODEL_CONTEXT_MOST = 1 << 24, MODEL_ROPE_MOST = 4096 };
+/* The attention factor of a yarn scaling for which a file says none: 1 + scale / 10 ln(factor). */
+double model_yarn_attention(double factor, double scale);
+/* Makes max_context as long as a yarn scaling reaches, `factor` original contexts, if that is more.
+ */
+void model_yarn_context(struct model_shape *s);
 
 /* Takes every tensor that m->shape asks for out of `w`, checking its dimensions, and refuses a
  * file with tensors left over: computing without them would be computing something else. `quant`

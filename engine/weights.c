@@ -51,6 +51,19 @@ enum element element_of(const char *name)
     return ELEMENT_WEIGHT;
 }
 
+bool tensor_is_zero_bias(const struct tensor *t)
+{
+    const char *end = strrchr(t->name, '.');
+    const uint8_t *byte = t->data;
+
+    if (!end || strcmp(end, ".bias") != 0 || t->element != ELEMENT_WEIGHT)
+        return false;
+    for (int64_t i = 0; i < t->bytes; i++)
+        if (byte[i])
+            return false;
+    return true;
+}
+
 /* Bytes that the dimensions ask for; -1 with a message if that is no number of whole blocks. */
 static int64_t tensor_bytes(const struct tensor *t, const char *file, struct err *err)
 {

@@ -57,6 +57,9 @@ const char *tensor_element_name(const struct tensor *t);
 /* The element that is no weight format and has that name; ELEMENT_WEIGHT if there is none. */
 enum element element_of(const char *name);
 
+/* Whether its name ends in ".bias" and all of it is zero: computing without it is the same. */
+bool tensor_is_zero_bias(const struct tensor *t);
+
 /* Appends a tensor whose `dims`, `dim`, `type` and `element` are set: computes `bytes` from them
  * (whole blocks, no overflow), and places it `offset` bytes into `base`, of which `size` bytes
  * exist. `file` is named in messages. Copies the name. 0, or -1 with a message naming the tensor.

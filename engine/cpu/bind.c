@@ -204,13 +204,13 @@ int32_t bind_m(const union region_args *a, enum region r)
 void rope_tables(const struct model_shape *s, int32_t positions, float *cosine, float *sine)
 {
     int32_t half = s->head_dim / 2;
-    double *f = xmalloc((size_t)half * sizeof *f);
+    double *f = xmalloc((size_t)half * sizeof *f), length = model_rope_length(s);
 
     model_rope_frequencies(s, f);
     for (int32_t p = 0; p < positions; p++)
         for (int32_t i = 0; i < half; i++) {
-            cosine[(int64_t)p * half + i] = (float)cos(p * f[i]);
-            sine[(int64_t)p * half + i] = (float)sin(p * f[i]);
+            cosine[(int64_t)p * half + i] = (float)(length * cos(p * f[i]));
+            sine[(int64_t)p * half + i] = (float)(length * sin(p * f[i]));
         }
     free(f);
 }

@@ -58,7 +58,7 @@ int bind_weights(union region_args *a, enum region r, struct weight *out[3]);
 int32_t bind_m(const union region_args *a, enum region r);
 
 /* cos and sin of every position below `positions`: [positions, head_dim/2] each, computed in double
- * (Llama 3 frequency scaling included) and rounded once. */
+ * (scaling of frequencies and yarn's attention factor included) and rounded once. */
 void rope_tables(const struct model_shape *s, int32_t positions, float *cosine, float *sine);
 
 #endif

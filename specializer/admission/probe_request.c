@@ -32,8 +32,8 @@ struct field {
     void *at;
     enum { FIELD_INT, FIELD_FLOAT, FIELD_BOOL } kind;
 };
-enum { FIELDS = 18 };
-_Static_assert(sizeof(struct model_shape) == 68, "a new member of a shape has a row in fields_of");
+enum { FIELDS = 20 };
+_Static_assert(sizeof(struct model_shape) == 76, "a new member of a shape has a row in fields_of");
 
 static void fields_of(struct model_shape *s, struct field f[FIELDS])
 {
@@ -51,11 +51,13 @@ static void fields_of(struct model_shape *s, struct field f[FIELDS])
         {"rope_base", &s->rope_base, FIELD_FLOAT},
         {"rope_interleaved", &s->rope_interleaved, FIELD_BOOL},
         {"tied_head", &s->tied_head, FIELD_BOOL},
-        {"llama3", &s->scaling.llama3, FIELD_BOOL},
+        {"rope_type", &s->scaling.type, FIELD_INT},
         {"factor", &s->scaling.factor, FIELD_FLOAT},
         {"low_freq_factor", &s->scaling.low_freq_factor, FIELD_FLOAT},
         {"high_freq_factor", &s->scaling.high_freq_factor, FIELD_FLOAT},
         {"original_context", &s->scaling.original_context, FIELD_INT},
+        {"attention_factor", &s->scaling.attention_factor, FIELD_FLOAT},
+        {"whole_ramp", &s->scaling.whole_ramp, FIELD_BOOL},
     };
     memcpy(f, all, sizeof all);
 }

@@ -42,3 +42,19 @@ def test_greedy_tokens_of_quantized_checkpoints(start, tmp_path, name):
     server = start(model=str(tmp_path))
     for case in json.loads((GOLDEN / "checkpoints" / f"{name}.json").read_text())["prompts"]:
         assert_writes(server, case)
+
+
+ROPE = json.loads((GOLDEN / "rope-models.json").read_text())
+
+
+@pytest.mark.parametrize("case", ROPE, ids=lambda c: c["case"])
+def test_greedy_tokens_beyond_the_original_context(start, tmp_path, case):
+    """What config.json may say of rotary frequencies (scripts/make-golden-rope)."""
+    model = tmp_path / "model"
+    shutil.copytree(GOLDEN / case["model"], model)
+    config = json.loads((model / "config.json").read_text())
+    del config["rope_parameters"]
+    (model / "config.json").write_text(json.dumps(config | case["config"]))
+    server = start(model=str(model))
+    for prompt in case["prompts"]:
+        assert_writes(server, prompt)

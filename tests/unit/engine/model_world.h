@@ -102,12 +102,75 @@ static inline void edit(const char *folder, const char *name, const char *field,
     free(path);
 }
 
+/* A copy of the model of a case in rope-models.json, with the rotary fields of the case. */
+static inline char *copy_rope_case(const cJSON *entry)
+{
+    char *folder = copy_folder(cJSON_GetObjectItem(entry, "model")->valuestring);
+    const cJSON *field;
+
+    edit(folder, "config.json", "rope_parameters", NULL);
+    cJSON_ArrayForEach(field, cJSON_GetObjectItem(entry, "config"))
+    {
+        char *value = cJSON_PrintUnformatted(field);
+        edit(folder, "config.json", field->string, value);
+        free(value);
+    }
+    return folder;
+}
+
 static inline void assert_refused(const char *path, const char *what, const char *message)
 {
     struct err err = {0};
     struct model *m = model_open(path, true, NULL, NULL, &err);
     if (m || !strstr(err.msg, message))
         fail_msg("%s: expected '%s', got '%s'", what, message, m ? "a model" : err.msg);
+}
+
+/* Writes a golden GGUF file with keys in front of its own: "name=value" of a string, "name:F" of a
+ * float, "name?0" of a flag. One more key makes the tensors keep their alignment. */
+static inline void write_gguf(int fd, const char *golden, const char *const *key)
+{
+    size_t n, size;
+    uint64_t keys;
+    uint8_t *file = golden_bytes(golden, &n);
+    char *more = NULL;
+    FILE *f = open_memstream(&more, &size);
+
+    memcpy(&keys, file + 16, 8);
+    for (; *key; key++, keys++) {
+        uint64_t length = strcspn(*key, "=:?");
+        const char *value = *key + length + 1;
+        uint32_t type = value[-1] == '=' ? 8 : value[-1] == ':' ? 6 : 7;
+        uint64_t text = strlen(value);
+        float number = strtof(value, NULL);
+        fwrite(&length, 8, 1, f);
+        fwrite(*key, 1, length, f);
+        fwrite(&type, 4, 1, f);
+        if (type == 8)
+            fwrite(&text, 8, 1, f);
+        if (type == 6)
+            fwrite(&number, 4, 1, f);
+        else if (type == 8)
+            fwrite(value, 1, text, f);
+        else
+            fputc(*value == '1', f);
+    }
+    fflush(f);
+    uint64_t one = 1, rest = 63 - (size + 20) % 32; /* the last key has 21 bytes and its text */
+    fwrite(&one, 8, 1, f);
+    fwrite("x\10\0\0\0", 1, 5, f);
+    fwrite(&rest, 8, 1, f);
+    fprintf(f, "%*s", (int)rest, "");
+    fclose(f);
+    keys++;
+    memcpy(file + 16, &keys, 8);
+    assert_int_equal(size % 32, 0);
+    assert_int_equal(ftruncate(fd, 0), 0);
+    assert_int_equal(pwrite(fd, file, 24, 0), 24);
+    assert_int_equal(pwrite(fd, more, size, 24), size);
+    assert_int_equal(pwrite(fd, file + 24, n - 24, 24 + (off_t)size), n - 24);
+    free(more);
+    free(file);
 }
 
 #endif

@@ -68,7 +68,8 @@ static void a_llama_directory_opens_with_its_config(void **state)
     assert_false(s->rope_interleaved);
     assert_false(s->tied_head);
     assert_true(m->head.data != m->embed.data);
-    assert_true(s->scaling.llama3 && s->scaling.factor == 8 && s->scaling.low_freq_factor == 1 &&
+    assert_int_equal(s->scaling.type, ROPE_LLAMA3);
+    assert_true(s->scaling.factor == 8 && s->scaling.low_freq_factor == 1 &&
                 s->scaling.high_freq_factor == 4);
     assert_int_equal(s->scaling.original_context, 8192);
     assert_int_equal(m->layer[1].down.rows, 64);
@@ -180,9 +181,11 @@ static void rotary_frequencies_are_those_of_transformers(void **state)
         shape.rope_base = (float)cJSON_GetObjectItem(entry, "theta")->valuedouble;
         if (cJSON_IsArray(s)) {
             shape.scaling = (struct rope_scaling){
-                true, (float)cJSON_GetArrayItem(s, 0)->valuedouble,
-                (float)cJSON_GetArrayItem(s, 1)->valuedouble,
-                (float)cJSON_GetArrayItem(s, 2)->valuedouble, cJSON_GetArrayItem(s, 3)->valueint};
+                .type = ROPE_LLAMA3,
+                .factor = (float)cJSON_GetArrayItem(s, 0)->valuedouble,
+                .low_freq_factor = (float)cJSON_GetArrayItem(s, 1)->valuedouble,
+                .high_freq_factor = (float)cJSON_GetArrayItem(s, 2)->valuedouble,
+                .original_context = cJSON_GetArrayItem(s, 3)->valueint};
             scaled++;
         }
         model_rope_frequencies(&shape, f);

@@ -59,9 +59,12 @@ static void rope_scaling_counts_before_rope_parameters(void **state)
         const char *scaling, *theta, *message; /* message NULL: the model opens */
         float base;
     } rows[] = {
-        {"{\"rope_type\":\"yarn\",\"factor\":4}", NULL, "'rope_scaling': type 'yarn'", 0},
+        {"{\"rope_type\":\"su\",\"factor\":4}", "5e5", "'rope_scaling': type 'su'", 0},
         {"{\"rope_type\":\"default\"}", "5e5", NULL, 5e5F},
         {"{\"rope_type\":\"default\",\"rope_theta\":3e4}", "5e5", NULL, 3e4F},
+        {"{\"rope_type\":\"default\",\"rope_theta\":3e4}", NULL, NULL, 3e4F},
+        {"{\"rope_type\":\"linear\",\"factor\":4}", NULL,
+         "'rope_scaling' counts before 'rope_parameters', where 'rope_theta' is", 0},
         {"{}", "5e5", NULL, 2e4F},
         {"null", "5e5", NULL, 2e4F},
     };
@@ -225,6 +228,33 @@ static void biases_that_the_config_does_not_speak_of_are_zero(void **state)
     }
 }
 
+/* As of a Llama with attention_bias, whose o_proj has one, and with mlp_bias. */
+static void biases_of_other_matrices_are_zero(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj"};
+    uint8_t bias[64 * 2] = {0};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        for (int value = 0; value < 2; value++) {
+            char *folder = copy_folder("tiny-qwen3");
+            char *name = xasprintf("model.layers.1.%s.bias", names[i]);
+            char *message = xasprintf("tensor '%s' is a bias that is not zero", name);
+            struct err err = {0};
+            edit(folder, "config.json", "attention_bias", "true");
+            edit(folder, "config.json", "mlp_bias", "true");
+            bias[100] = (uint8_t)value;
+            add_tensor(folder, name, "BF16", "[64]", bias, sizeof bias);
+            struct model *m = model_open(folder, true, NULL, NULL, &err);
+            if (value ? m || !strstr(err.msg, message) : !m)
+                fail_msg("%s, %d: %s", name, value, m ? "a model" : err.msg);
+            model_close(m);
+            free(message);
+            free(name);
+            remove_folder(folder);
+        }
+}
+
 /* What it was trained with stands in the scaling, or in the config itself, which counts then. */
 static void the_context_before_scaling_may_stand_in_the_config_itself(void **state)
 {
@@ -302,6 +332,7 @@ int main(void)
         cmocka_unit_test(kv_heads_that_are_null_are_all_heads),
         cmocka_unit_test(tensors_that_nobody_needs_may_be_of_any_kind),
         cmocka_unit_test(biases_that_the_config_does_not_speak_of_are_zero),
+        cmocka_unit_test(biases_of_other_matrices_are_zero),
         cmocka_unit_test(the_context_before_scaling_may_stand_in_the_config_itself),
         cmocka_unit_test(a_tied_head_that_is_stored_is_a_copy_of_the_embedding),
         cmocka_unit_test(ends_are_those_of_generation_config_or_else_of_config),

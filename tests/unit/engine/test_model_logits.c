@@ -13,7 +13,7 @@
 #include "engine/cpu/bind.h"
 #include "engine/cpu/oracle.h"
 #include "engine/model.h"
-#include "tests/unit/engine/golden.h"
+#include "tests/unit/engine/model_world.h"
 
 /* One sequence of m tokens in one step. Activations are floats between regions, as in a step. */
 struct pass {
@@ -126,6 +126,17 @@ static float *head(struct pass *p)
     return logits;
 }
 
+static struct model *open_golden_weights(const char *name)
+{
+    struct err err;
+    char *path = golden_path(name);
+    struct model *m = model_open(path, false, NULL, NULL, &err);
+    if (!m)
+        fail_msg("%s", err.msg);
+    free(path);
+    return m;
+}
+
 /* Logits after the last of n tokens; the caller frees them. */
 static float *forward(const struct model *m, const int32_t *tokens, int32_t n)
 {
@@ -164,23 +175,12 @@ static float *forward(const struct model *m, const int32_t *tokens, int32_t n)
     return logits;
 }
 
-/* Relative RMS error over the row after each prompt of the golden. */
-static void check_model_in(const char *model_name, const char *golden_name, enum dtype type)
+/* Relative RMS error over the row after each prompt of the golden; returns how many there are. */
+static int check_prompts(const struct model *m, const char *name, const cJSON *golden)
 {
-    char *path = golden_path(model_name);
-    struct err err;
-    struct model *m = model_open(path, false, NULL, NULL, &err);
-    cJSON *golden = golden_json(golden_name), *prompt;
+    const cJSON *prompt;
     int prompts = 0;
 
-    if (!m)
-        fail_msg("%s", err.msg);
-    if (type != DTYPE_COUNT) {
-        const struct layer *l = &m->layer[0];
-        assert_int_equal(l->wq.type, type);
-        assert_int_equal(l->wk.type, type);
-        assert_int_equal(l->down.type, type);
-    }
     cJSON_ArrayForEach(prompt, cJSON_GetObjectItem(golden, "prompts"))
     {
         const cJSON *ids = cJSON_GetObjectItem(prompt, "ids"), *id;
@@ -197,14 +197,27 @@ static void check_model_in(const char *model_name, const char *golden_name, enum
             size += value->valuedouble * value->valuedouble;
         }
         if (!(sqrt(error / size) < 1e-5))
-            fail_msg("%s, %d tokens: relative error %g", model_name, n, sqrt(error / size));
+            fail_msg("%s, %d tokens: relative error %g", name, n, sqrt(error / size));
         free(logits);
         prompts++;
     }
-    assert_int_equal(prompts, 4);
+    return prompts;
+}
+
+static void check_model_in(const char *model_name, const char *golden_name, enum dtype type)
+{
+    struct model *m = open_golden_weights(model_name);
+    cJSON *golden = golden_json(golden_name);
+
+    if (type != DTYPE_COUNT) {
+        const struct layer *l = &m->layer[0];
+        assert_int_equal(l->wq.type, type);
+        assert_int_equal(l->wk.type, type);
+        assert_int_equal(l->down.type, type);
+    }
+    assert_int_equal(check_prompts(m, model_name, golden), 4);
     cJSON_Delete(golden);
     model_close(m);
-    free(path);
 }
 
 static void check_model(const char *model_name, const char *golden_name)
@@ -261,12 +274,44 @@ static void every_architecture_gives_the_logits_of_transformers(void **state)
     }
 }
 
+/* What a model's config.json says of rotary frequencies in one of the cases that
+ * scripts/make-golden-rope has: within the original context and beyond it. */
+static void every_rotary_scaling_gives_the_logits_of_transformers(void **state)
+{
+    (void)state;
+    cJSON *golden = golden_json("rope-models.json"), *entry;
+    int cases = 0;
+
+    cJSON_ArrayForEach(entry, golden)
+    {
+        const char *name = cJSON_GetObjectItem(entry, "case")->valuestring;
+        char *folder = copy_rope_case(entry);
+        struct err err;
+        struct model *m = model_open(folder, false, NULL, NULL, &err);
+        if (!m)
+            fail_msg("%s: %s", name, err.msg);
+        assert_int_equal(check_prompts(m, name, entry), 2);
+        model_close(m);
+        if (!strcmp(name, "gguf")) {
+            m = open_golden_weights("rope-yarn.gguf");
+            assert_int_equal(check_prompts(m, "rope-yarn.gguf", entry), 2);
+            model_close(m);
+            cases++;
+        }
+        remove_folder(folder);
+        cases++;
+    }
+    assert_int_equal(cases, 9);
+    cJSON_Delete(golden);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_architecture_gives_the_logits_of_transformers),
         cmocka_unit_test(quantized_checkpoints_give_the_logits_of_their_numbers),
         cmocka_unit_test(rare_formats_give_the_logits_of_their_numbers),
+        cmocka_unit_test(every_rotary_scaling_gives_the_logits_of_transformers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

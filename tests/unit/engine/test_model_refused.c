@@ -37,7 +37,7 @@ static const struct {
     {"partial_rotary_factor", "0.5", "'partial_rotary_factor': 0.5"},
     {"layer_types", "[\"chunked_attention\"]", "'layer_types': 'chunked_attention'"},
     {"rope_parameters", "[]", "'rope_parameters' is not an object"},
-    {"rope_parameters", "{\"rope_type\":\"yarn\"}", "type 'yarn' is not supported"},
+    {"rope_parameters", "{\"rope_type\":\"longrope\"}", "type 'longrope' is not supported"},
     {"rope_parameters", "{\"rope_type\":\"llama3\"}", "'factor' is missing"},
     {"rope_parameters", "{\"rope_theta\":0}", "rope base 0"},
     {"rope_parameters", "{\"full_attention\":{}}", "'full_attention': scaling by kind of layer"},
@@ -207,7 +207,7 @@ static void rope_scaling_of_older_configs_is_read(void **state)
          "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}");
     struct model *m = model_open(folder, true, NULL, NULL, &err);
     assert_non_null(m);
-    assert_true(m->shape.rope_base == 500000 && m->shape.scaling.llama3);
+    assert_true(m->shape.rope_base == 500000 && m->shape.scaling.type == ROPE_LLAMA3);
     assert_true(m->shape.scaling.factor == 32);
     model_close(m);
     remove_folder(folder);
@@ -295,53 +295,6 @@ static void every_field_of_a_gguf_model_is_checked_and_named(void **state)
     unlink(path);
 }
 
-/* Writes a golden GGUF file with keys in front of its own: "name=value" of a string, "name:F" of a
- * float, "name?0" of a flag. One more key makes the tensors keep their alignment. */
-static void write_gguf(int fd, const char *golden, const char *const *key)
-{
-    size_t n, size;
-    uint64_t keys;
-    uint8_t *file = golden_bytes(golden, &n);
-    char *more = NULL;
-    FILE *f = open_memstream(&more, &size);
-
-    memcpy(&keys, file + 16, 8);
-    for (; *key; key++, keys++) {
-        uint64_t length = strcspn(*key, "=:?");
-        const char *value = *key + length + 1;
-        uint32_t type = value[-1] == '=' ? 8 : value[-1] == ':' ? 6 : 7;
-        uint64_t text = strlen(value);
-        float number = strtof(value, NULL);
-        fwrite(&length, 8, 1, f);
-        fwrite(*key, 1, length, f);
-        fwrite(&type, 4, 1, f);
-        if (type == 8)
-            fwrite(&text, 8, 1, f);
-        if (type == 6)
-            fwrite(&number, 4, 1, f);
-        else if (type == 8)
-            fwrite(value, 1, text, f);
-        else
-            fputc(*value == '1', f);
-    }
-    fflush(f);
-    uint64_t one = 1, rest = 63 - (size + 20) % 32; /* the last key has 21 bytes and its text */
-    fwrite(&one, 8, 1, f);
-    fwrite("x\10\0\0\0", 1, 5, f);
-    fwrite(&rest, 8, 1, f);
-    fprintf(f, "%*s", (int)rest, "");
-    fclose(f);
-    keys++;
-    memcpy(file + 16, &keys, 8);
-    assert_int_equal(size % 32, 0);
-    assert_int_equal(ftruncate(fd, 0), 0);
-    assert_int_equal(pwrite(fd, file, 24, 0), 24);
-    assert_int_equal(pwrite(fd, more, size, 24), size);
-    assert_int_equal(pwrite(fd, file + 24, n - 24, 24 + (off_t)size), n - 24);
-    free(more);
-    free(file);
-}
-
 static void what_a_gguf_model_asks_for_and_is_not_computed_is_refused(void **state)
 {
     (void)state;
@@ -349,15 +302,15 @@ static void what_a_gguf_model_asks_for_and_is_not_computed_is_refused(void **sta
         const char *key[3], *message; /* NULL: the model opens */
         bool pieces;                  /* of the file with a SentencePiece vocabulary */
     } rows[] = {
-        {{"llama.rope.scaling.factor:4"}, "'llama.rope.scaling.factor': 4: linear scaling is not"},
+        {{"llama.rope.scaling.factor:4"}, "'rope_freqs.weight': not supported beside"},
         {{"llama.rope.scaling.factor:1"}, NULL},
         {{"llama.rope.scaling.factor:0"}, NULL},
-        {{"llama.rope.scale_linear:2"}, "'llama.rope.scale_linear': 2: linear scaling is not"},
+        {{"llama.rope.scale_linear:2"}, "'rope_freqs.weight': not supported beside"},
         {{"llama.rope.scaling.factor:4", "llama.rope.scaling.type=none"}, NULL},
         {{"llama.rope.scaling.factor:4", "llama.rope.scaling.type=linear"},
-         "'llama.rope.scaling.factor': 4"},
+         "'rope_freqs.weight': not supported beside"},
         {{"llama.rope.scaling.type=linear"}, NULL},
-        {{"llama.rope.scaling.type=yarn"}, "'llama.rope.scaling.type': 'yarn' is not supported"},
+        {{"llama.rope.scaling.type=longrope"}, "'llama.rope.scaling.type': 'longrope' is not"},
         {{"llama.attention.causal?0"}, "'llama.attention.causal': false"},
         {{"llama.attention.causal?1"}, NULL},
         {{"tokenizer.ggml.add_space_prefix?1"}, "'tokenizer.ggml.add_space_prefix': not supported"},

@@ -327,6 +327,7 @@ static void probe_request_survives_its_file_and_names_a_bad_field(void **state)
                               .ranks = 3,
                               .object = "/o.so",
                               .name = "a \"name\"",
+                              .shape = {.scaling = {ROPE_YARN, 4, 1, 32, 128, 1.25F, true}},
                               .region = REGION_ATTN,
                               .m_from = 3,
                               .m_to = 4,
@@ -342,6 +343,9 @@ static void probe_request_survives_its_file_and_names_a_bad_field(void **state)
     assert_int_equal(probe_request_write(&q, path, &err), 0);
     assert_int_equal(probe_request_read(&r, path, &err), 0);
     assert_int_equal(r.ranks, 3);
+    assert_int_equal(r.shape.scaling.type, ROPE_YARN);
+    assert_int_equal(r.shape.scaling.original_context, 128);
+    assert_true(r.shape.scaling.attention_factor == 1.25F && r.shape.scaling.whole_ramp);
     assert_string_equal(r.name, q.name);
     assert_string_equal(r.capture[1], "/c1");
     assert_int_equal(r.region, REGION_ATTN);
