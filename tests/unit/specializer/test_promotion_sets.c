@@ -177,6 +177,25 @@ static void who_has_not_passed_the_shadow_is_in_no_set(void **state)
     assert_int_equal(at("mlp_in/m1")->promoted.at, STAGE_SHADOW);
 }
 
+static void silence_one(void)
+{
+    at("mlp_in/m1")->ran_ns = 0;
+}
+
+/* Its outputs were right, but a set would wait for it. */
+static void whose_steps_have_stopped_is_in_no_set(void **state)
+{
+    (void)state;
+    promote_four();
+    play.meanwhile = silence_one;
+    play.meanwhile_at = STAGE_SHADOW;
+    play.after_shadows = 4;
+    promotions_try(&w.s);
+    assert_int_equal(play.set_size[0], 3);
+    assert_int_equal(at("mlp_in/m1")->promoted.at, STAGE_CANARY);
+    assert_int_equal(play.shadows, 4);
+}
+
 static void one_that_is_left_of_a_set_has_a_canary_of_its_own(void **state)
 {
     (void)state;
@@ -392,6 +411,7 @@ int main(void)
         RULE(a_slot_that_changed_before_the_set_is_judged_as_it_is),
         RULE(one_that_is_disabled_during_a_set_is_not_published),
         RULE(who_has_not_passed_the_shadow_is_in_no_set),
+        RULE(whose_steps_have_stopped_is_in_no_set),
         RULE(one_that_is_left_of_a_set_has_a_canary_of_its_own),
         RULE(nobody_wants_one_of_the_set),
         RULE(nobody_waits),

@@ -469,6 +469,13 @@ static void ranks_are_tried_with_the_team_that_serves(void **state)
     assert_int_equal(team_most(&p), RUNNER_TEAM_MAX);
 }
 
+static int64_t own_ns(void) /* of the processor, whoever else wants it */
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 /* A rank is held back in every other eight calls, and not in all of them, so that the others come
  * as far as they can. */
 static void some_calls_are_held_back_and_others_are_not(void **state)
@@ -476,19 +483,21 @@ static void some_calls_are_held_back_and_others_are_not(void **state)
     (void)state;
     uint32_t calls = 0;
     struct reduce_area a = {.calls = &calls};
-    int64_t held = 0, longest = 0, free_runs = 0;
-    for (calls = 0; calls < 64; calls++) {
-        int64_t began = clock_ns();
+    int64_t held = 0, longest = 0;
+    for (calls = 0; calls < 256; calls++) {
+        int64_t began = clock_ns(), used = own_ns();
         linger(&a, 0, 1);
         int64_t took = clock_ns() - began;
-        bool may = calls / 8 % 2 == 1;
-        held += may && took > 20000;
-        longest = may && took > longest ? took : longest;
-        free_runs += !may && took < 20000; /* the machine may be busy: not all of them need be */
+        used = own_ns() - used;
+        if (calls / 8 % 2 == 0) {
+            assert_true(used < 100000);
+            continue;
+        }
+        held += took > 20000;
+        longest = took > longest ? took : longest;
     }
-    assert_true(held >= 4 && held < 32);
+    assert_true(held >= 16);
     assert_true(longest > 500000);
-    assert_true(free_runs > 8);
 }
 
 #define PLAYED(f) cmocka_unit_test_setup(f, begin)
