@@ -178,6 +178,14 @@ static int misses_the_last(const struct reduce_args *a, struct err *err)
     return 0;
 }
 
+static int goes_wrong_later(const struct reduce_args *a, struct err *err)
+{
+    honest(a, err);
+    if (*a->area->calls == some_calls + CALLS - 1)
+        a->out[0] += 1e30f;
+    return 0;
+}
+
 /* Behind it is a page that nobody may touch. */
 static int writes_before_its_output(const struct reduce_args *a, struct err *err)
 {
@@ -342,6 +350,13 @@ static void every_element_of_every_rank_is_looked_at(void **state)
     (void)state;
     play.kernel = misses_the_last;
     refused(4, "rank 3 of 4, round 0, call 0 of 9 tokens: element 575 is 1.00000002e+30,");
+}
+
+static void every_call_of_a_round_is_looked_at(void **state)
+{
+    (void)state;
+    play.kernel = goes_wrong_later;
+    refused(2, "rank 0 of 2, round 0, call 7 of 3 tokens: element 0 is");
 }
 
 static void what_is_written_elsewhere_is_found(void **state)
@@ -510,6 +525,7 @@ int main(void)
         PLAYED(an_object_that_is_no_kernel_of_reduce_is_refused),
         PLAYED(another_order_of_the_sum_is_another_sum),
         PLAYED(every_element_of_every_rank_is_looked_at),
+        PLAYED(every_call_of_a_round_is_looked_at),
         PLAYED(what_is_written_elsewhere_is_found),
         PLAYED(the_first_rank_that_failed_says_why),
         PLAYED(who_waits_for_ever_for_one_that_never_comes_is_refused),
