@@ -247,6 +247,8 @@ static void what_is_deferred_is_looked_up_with_its_bench(void **state)
     assert_true(p->retrial.some && p->retrial.dirty);
     assert_true(c.evidence.lost.low == CLEAR_GAIN && c.evidence.lost.speed == 1.3);
     assert_int_equal(c.evidence.lost.n, 1);
+    assert_true(retrial_defer(&w.s, p, &c)); /* beside the same kernels: noted once */
+    assert_int_equal(c.evidence.lost.n, 1);
     c.evidence.bench.low = 0.09; /* its mean is clear, and not it */
     assert_false(retrial_defer(&w.s, p, &c));
     c.steps = STEPS_UNDECIDED; /* no verdict: whatever the bench said, and however often */
