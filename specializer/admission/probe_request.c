@@ -348,7 +348,7 @@ int probe_answer_parse(struct probe_answer *a, const char *text)
     numbers_of(a, n);
     for (int i = 0; i < NUMBERS; i++) {
         const cJSON *v = cJSON_GetObjectItemCaseSensitive(j, n[i].name);
-        if (!cJSON_IsNumber(v))
+        if (!cJSON_IsNumber(v) || !isfinite(v->valuedouble)) /* 1e999 is a number of JSON */
             verdict = -1;
         else
             *n[i].value = v->valuedouble;

@@ -91,6 +91,41 @@ static void another_bucket_passes_by_itself(void **state)
     assert_string_equal(play.tried, "mlp_in/m8 head/m8");
 }
 
+/* Of three, one half is two: nobody is forgotten. */
+static void an_odd_set_is_halved_into_all_of_it(void **state)
+{
+    (void)state;
+    for (int i = 1; i < 4; i++)
+        promote(four[i], i + 1);
+    play.drags = play.slot = "head/m1";
+    play.canary = STAGE_REFUSE;
+    play.steps = STEPS_SLOWER;
+    promotions_try(&w.s);
+    assert_string_equal(play.tried, "mlp_in/m1 mlp_out/m1 head/m1");
+    assert_true(published(at(four[1])) && published(at(four[2])));
+    assert_int_equal(state_of(w.s.store, 4), LIFE_DEFERRED);
+}
+
+/* In one it is known who is at fault, in the other it is not. */
+static void two_buckets_that_do_not_pass_are_judged_apart(void **state)
+{
+    (void)state;
+    promote_four();
+    promote("mlp_in/m8", 5);
+    promote("head/m8", 6);
+    play.wrong = "mlp_in/m1";
+    play.drags = play.slot = "mlp_in/m8";
+    play.canary = STAGE_REFUSE;
+    play.steps = STEPS_SLOWER;
+    promotions_try(&w.s);
+    assert_int_equal(play.sets, 2);
+    assert_int_equal(play.set_size[1], 3);
+    assert_string_equal(play.tried, "mlp_in/m8 head/m8");
+    assert_false(published(at("mlp_in/m1")) || published(at("mlp_in/m8")));
+    assert_true(published(at("attn_in/m1")) && published(at("mlp_out/m1")));
+    assert_true(published(at("head/m1")) && published(at("head/m8")));
+}
+
 /* Two buckets that do not pass are apart, however they are mixed in the list. */
 static void buckets_are_grouped_before_they_are_halved(void **state)
 {
@@ -175,6 +210,39 @@ static void who_has_not_passed_the_shadow_is_in_no_set(void **state)
     assert_false(published(at("mlp_in/m1")));
     assert_true(published(at("attn_in/m1")) && published(at("head/m1")));
     assert_int_equal(at("mlp_in/m1")->promoted.at, STAGE_SHADOW);
+}
+
+/* After its own shadow, while others are in theirs. */
+static void what_is_disabled_before_the_set_is_not_in_it(void **state)
+{
+    (void)state;
+    promote_four();
+    play.meanwhile = disable_one;
+    play.meanwhile_at = STAGE_SHADOW;
+    play.after_shadows = 4;
+    promotions_try(&w.s);
+    assert_int_equal(play.set_size[0], 3);
+    assert_int_equal(play.forgotten, 1);
+    assert_false(published(at("mlp_in/m1")));
+}
+
+static void silence_one(void)
+{
+    at("mlp_in/m1")->ran_ns = 0;
+}
+
+/* Its outputs were right, but a set would wait for it. */
+static void whose_steps_have_stopped_is_in_no_set(void **state)
+{
+    (void)state;
+    promote_four();
+    play.meanwhile = silence_one;
+    play.meanwhile_at = STAGE_SHADOW;
+    play.after_shadows = 4;
+    promotions_try(&w.s);
+    assert_int_equal(play.set_size[0], 3);
+    assert_int_equal(at("mlp_in/m1")->promoted.at, STAGE_CANARY);
+    assert_int_equal(play.shadows, 4);
 }
 
 static void one_that_is_left_of_a_set_has_a_canary_of_its_own(void **state)
@@ -387,11 +455,15 @@ int main(void)
         RULE(one_that_drags_is_found_by_halves_and_takes_nobody_with_it),
         RULE(one_that_is_at_fault_leaves_and_the_others_stay_together),
         RULE(another_bucket_passes_by_itself),
+        RULE(an_odd_set_is_halved_into_all_of_it),
+        RULE(two_buckets_that_do_not_pass_are_judged_apart),
+        RULE(what_is_disabled_before_the_set_is_not_in_it),
         RULE(buckets_are_grouped_before_they_are_halved),
         RULE(a_slot_that_changed_during_a_set_is_tried_again_alone),
         RULE(a_slot_that_changed_before_the_set_is_judged_as_it_is),
         RULE(one_that_is_disabled_during_a_set_is_not_published),
         RULE(who_has_not_passed_the_shadow_is_in_no_set),
+        RULE(whose_steps_have_stopped_is_in_no_set),
         RULE(one_that_is_left_of_a_set_has_a_canary_of_its_own),
         RULE(nobody_wants_one_of_the_set),
         RULE(nobody_waits),

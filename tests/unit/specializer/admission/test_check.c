@@ -399,6 +399,11 @@ static void probe_answer_is_read_back_and_anything_else_is_no_answer(void **stat
     assert_int_equal(b.evidence.probe_cases, 17);
     assert_true(b.evidence.bit_equal && b.sealed);
     assert_memory_equal(&b.evidence.refusal, &a.evidence.refusal, sizeof a.evidence.refusal);
+    char *kl = strstr(text, "\"kl\":");
+    assert_non_null(kl);
+    char *huge = xasprintf("%.*s\"kl\":1e999%s", (int)(kl - text), text, strchr(kl, ','));
+    assert_int_equal(probe_answer_parse(&b, huge), -1); /* JSON has it, a double has not */
+    free(huge);
     free(text);
     assert_int_equal(probe_answer_parse(&b, ""), -1);
     assert_int_equal(probe_answer_parse(&b, "{\"verdict\":\"pass\"}"), -1);

@@ -63,8 +63,18 @@ static void do_as_told(const char *how)
         say("answer {\"at\": \"once\"}");
         return;
     }
-    if (strcmp(how, "answers_twice") == 0)
+    if (strcmp(how, "answers_twice") == 0) {
         say("answer {\"first\": 1}");
+        usleep(100000);
+        say("answer {}");
+        return;
+    }
+    if (strcmp(how, "shouts") == 0) {
+        static char loud[2 * PROBER_MESSAGE_MAX];
+        memset(loud, 'x', sizeof loud - 1);
+        say(loud);
+        pause();
+    }
     if (strcmp(how, "closes") == 0) {
         close(0);
         for (;;)
@@ -225,6 +235,9 @@ static void who_keeps_the_device_is_killed_and_refused(void **state)
     assert_true(e.fault);
     assert_non_null(strstr(e.reason, "hang"));
     assert_int_equal(prober_counts(p).late, 1);
+    e = asked(p, "/x/answers_at_once"); /* the next one has kept nothing */
+    assert_int_equal(e.state, ERRAND_ANSWERED);
+    prober_remove(p, &e);
     prober_close(p);
 }
 
@@ -400,14 +413,28 @@ static void a_second_answer_is_of_no_request(void **state)
     prober_add(p, &a);
     wait_for(p, &a);
     assert_string_equal(a.answer, "{\"first\": 1}");
-    poll_for(p, 300); /* its second one comes, behind two slices, and nothing is asked */
+    prober_hold(p, true);
     prober_add(p, &b);
+    poll_for(p, 300); /* its second one comes, and nothing is asked */
+    assert_int_equal(b.state, ERRAND_WAITS);
+    prober_hold(p, false);
     wait_for(p, &b);
     assert_int_equal(b.state, ERRAND_ANSWERED);
     assert_string_equal(b.answer, "{\"at\": \"once\"}");
     assert_int_equal(prober_counts(p).starts, 1);
     prober_remove(p, &a);
     prober_remove(p, &b);
+    prober_close(p);
+}
+
+/* Longer than any message is. */
+static void a_message_that_is_cut_off_is_the_end_of_a_process(void **state)
+{
+    (void)state;
+    struct prober *p = prober_open(&env);
+    struct errand e = asked(p, "/x/shouts");
+    assert_int_equal(e.state, ERRAND_FAILED);
+    assert_true(e.died && !e.fault);
     prober_close(p);
 }
 
@@ -473,6 +500,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(who_does_not_answer_in_time_is_ended_without_blame),
         cmocka_unit_test(no_time_passes_while_it_is_held),
         cmocka_unit_test(a_second_answer_is_of_no_request),
+        cmocka_unit_test(a_message_that_is_cut_off_is_the_end_of_a_process),
         cmocka_unit_test(who_stops_listening_is_ended_without_blame),
         cmocka_unit_test(a_program_that_does_not_start_answers_nothing),
         cmocka_unit_test(where_there_is_no_prober_nothing_is_counted),
