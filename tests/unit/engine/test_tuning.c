@@ -8,6 +8,9 @@
 enum { GAPS = 64 };
 
 struct slicer {
+    const struct engine *e;
+    uint64_t apart;
+    _Atomic uint64_t sooner; /* slices that steps brought which were longer than usual */
     int32_t want, have;
     int64_t each_ns, ended_ns, gap_ns[GAPS]; /* gap: before the slice, since the last one ended */
 };
@@ -16,6 +19,8 @@ static int burn(void *ctx, int64_t budget_ns)
 {
     struct slicer *s = ctx;
     int64_t start = clock_ns(), ns = s->each_ns ? s->each_ns : budget_ns;
+    if (s->e) /* whose thread this is */
+        s->sooner += s->e->meter.small || s->e->meter.apart < s->apart;
     s->gap_ns[s->have % GAPS] = s->ended_ns ? start - s->ended_ns : 0;
     while (clock_ns() - start < ns)
         ;
@@ -109,12 +114,15 @@ static void engine_keeps_slices_to_their_share_under_load(void **state)
 
 enum { TOKENS = 600 };
 
-/* Slices that are always due: so many at least beside so many steps, and never closer to each other
- * than that. */
-static void check_slices(struct engine *e, uint64_t least, uint64_t apart)
+/* Slices that are always due: whether so many came beside so many steps, and never closer to each
+ * other than that. */
+static bool slices_come(const struct config *config, bool opening, uint64_t least, uint64_t apart)
 {
+    fake_reset();
+    struct engine *e = start(config);
+    engine_opening(e, opening);
     struct client *c = clients(1);
-    struct forever f = {.e = e, .s = {.want = 1000000}};
+    struct forever f = {.e = e, .s = {.want = 1000000, .e = e, .apart = apart}};
     pthread_t thread;
     fake.delay_us = 2000;
     fake.hold = true;
@@ -134,30 +142,43 @@ static void check_slices(struct engine *e, uint64_t least, uint64_t apart)
     for (int32_t n = TOKENS; n < 950 && atomic_load(&e->stats.slices) - idle < least; n += 50)
         wait_tokens(c, n);
     uint64_t lent = atomic_load(&e->stats.slices) - idle, steps = engine_steps(e) - from;
+    uint64_t sooner = f.s.sooner;
+    pthread_mutex_lock(&lock);
+    bool under_load = c->ends == 0; /* all of them */
+    pthread_mutex_unlock(&lock);
     engine_cancel(e, c->id);
     engine_stop(e);
     pthread_join(thread, NULL);
-    assert_true(lent >= least);
-    assert_true(lent <= steps / apart + 2);
+    assert_true(lent <= steps / apart + 2 + sooner || !under_load);
     free(c);
+    return lent >= least && under_load && (opening || 2 * sooner <= lent);
 }
 
-static void check_slices_are_apart(struct engine *e, uint64_t apart)
+/* A slice in which the machine stood still is paid for like any other, by a time without slices,
+ * and a step in which it did brings one sooner: a try with such says nothing. */
+static void check_slices(const struct config *config, bool opening, uint64_t least, uint64_t apart)
 {
-    check_slices(e, TOKENS / apart / 2, apart);
+    int tries = 0;
+    while (!slices_come(config, opening, least, apart))
+        assert_true(++tries < 8);
+}
+
+static void check_slices_are_apart(const struct config *config, bool opening, uint64_t apart)
+{
+    check_slices(config, opening, TOKENS / apart / 2, apart);
 }
 
 static void engine_on_a_cpu_delays_one_step_in_so_many(void **state)
 {
     (void)state;
     for (int opening = 0; opening < 2; opening++) {
-        fake_reset();
         struct config config = config_of(64, 4);
         config.specializer_cpu_slice_steps = 64; /* 2 ms each, in which 6.4 ms are saved */
         config.specializer_cpu_slice_ms = 8;
-        struct engine *e = start(&config);
-        engine_opening(e, opening);
-        check_slices_are_apart(e, opening ? 4 : 64);
+        if (opening) /* more than there may be in 950 steps without one */
+            check_slices(&config, opening, 950 / 64 + 4, 4);
+        else
+            check_slices_are_apart(&config, opening, 64);
     }
 }
 
@@ -169,20 +190,17 @@ static void engine_on_a_gpu_opens_within_its_target(void **state)
     static const struct backend_ops device = {FAKE_OPS, .short_steps = true, .usual_itl_ms = 30};
     const struct backend_ops *before = ops;
     for (int opening = 0; opening < 3; opening++) {
-        fake_reset();
         ops = &device;
         struct config config = config_of(64, 4);
         config.specializer_gpu_slice_steps = 128; /* 2 ms each, in which 12.8 ms are saved */
         config.specializer_gpu_slice_ms = 6;
         if (opening == 2)
             config.engine_itl_target_ms =
-                3; /* beside these steps: less than a quarter of a slice */
-        struct engine *e = start(&config);
-        engine_opening(e, opening);
-        if (opening == 1)
-            check_slices(e, TOKENS / 40, 1); /* 20 steps save one, fewer where they are longer */
+                3;        /* beside these steps: less than a quarter of a slice */
+        if (opening == 1) /* 20 steps save one, fewer where they are longer */
+            check_slices(&config, opening, TOKENS / 40, 1);
         else
-            check_slices_are_apart(e, 128);
+            check_slices_are_apart(&config, opening, 128);
         ops = before;
     }
 }
