@@ -121,7 +121,8 @@ static int lease_turn(struct fleet *f, struct err *err)
 static void tell_all_again(struct fleet *f)
 {
     f->all_due = f->again_due = true;
-    f->all_slot = 0;
+    f->again_after = f->all_slot = 0;
+    f->again_failed = false;
 }
 
 /* Listens and enters itself first, if it could not yet. A row that is gone while it is connected
@@ -156,7 +157,9 @@ static void begin_anew(struct fleet *f)
     f->lease_due_ns = f->pull_due_ns = f->send_due_ns = f->view_due_ns = 0;
     f->all_due_ns = f->beat_due_ns = f->say_due_ns = 0;
     f->listen_due = f->hello_due = f->all_due = f->again_due = true;
-    f->all_slot = 0;
+    f->again_after = f->all_slot = 0;
+    f->again_failed = false;
+    f->gone = 0;
     f->prune_due_ns = in(5);
     f->trace_id = -1;
     fleet_forget_numbers(f);
@@ -218,11 +221,19 @@ static int64_t *due(struct fleet *f, const struct duty *d)
     return (int64_t *)((char *)f + d->due);
 }
 
-/* A table or a column that is not there: once it is, it is empty. */
-static void look_whether_gone(struct fleet *f)
+/* A duty that met a table or a column that is not there, and one day succeeds: what was made anew
+ * is empty. */
+static void look_whether_gone(struct fleet *f, int duty, bool failed)
 {
     const char *state = fleet_db_state(f->db);
-    if (strcmp(state, "42P01") == 0 || strcmp(state, "42703") == 0)
+    unsigned bit = 1u << duty, before = f->gone;
+    if (duties[duty].run == prune)
+        return; /* it would succeed minutes later */
+    if (!failed)
+        f->gone &= ~bit;
+    else if (strcmp(state, "42P01") == 0 || strcmp(state, "42703") == 0)
+        f->gone |= bit;
+    if (before && !f->gone)
         tell_all_again(f);
 }
 
@@ -241,9 +252,10 @@ static bool turn(struct fleet *f)
         if (!now)
             continue;
         *at = in(duties[i].every_s); /* the lease sets its own time */
-        if (duties[i].run(f, &err) != 0) {
+        bool failed = duties[i].run(f, &err) != 0;
+        look_whether_gone(f, i, failed);
+        if (failed) {
             trouble(f, duties[i].name, &err);
-            look_whether_gone(f);
             fine = false;
         }
     }

@@ -62,6 +62,9 @@ struct fleet {
     bool listen_due, hello_due, all_due; /* what a connection begins with, until it succeeds */
     int process;                         /* of the database, that serves the connection */
     int all_slot;                        /* the first whose rows were not all sent */
+    int64_t again_after;                 /* where that has come to */
+    unsigned gone;                       /* duties that met something that was not there, as bits */
+    bool again_failed;                   /* for some of it, on the way there */
     bool again_due; /* what was told to other connections was not yet told to this one */
     int backoff_s;
     _Atomic uint64_t complaints, forgotten;

@@ -77,6 +77,7 @@ enum outcome { TOLD, REFUSED, LATER };
 /* What one turn found. */
 struct turn {
     bool failed[2]; /* retractions, verdicts: one right may lack, one table be locked */
+    int said;       /* statements */
     int result;     /* 0, or -1 with the message of the last that failed */
 };
 
@@ -91,6 +92,7 @@ static enum outcome tell(struct fleet *f, struct turn *t, const struct store_wor
     memcpy(who.name, w->name, sizeof who.name);
     if (t->failed[w->verdict])
         return LATER;
+    t->said++;
     struct err why;
     int r = w->verdict ? fleet_say_verdict(f->db, &who, w->key, w->upheld, w->words, again, &why)
                        : fleet_retract(f->db, who.env, w->key, w->slot, who.server, who.name,
@@ -174,24 +176,45 @@ static void note(struct fleet *f, int64_t id, enum outcome what)
     pthread_mutex_unlock(&f->in_use);
 }
 
-/* All of the store that was told before, or that was not. */
-static void tell_from_store(struct fleet *f, struct turn *t, bool told, struct err *err)
+/* Those of the store with an id above *after that were told before, or that were not, until the
+ * turn has said enough. True: that were all. */
+static bool tell_from_store(struct fleet *f, struct turn *t, bool told, int64_t *after,
+                            struct err *err)
 {
     struct page *p = xcalloc(1, sizeof *p);
-    int64_t after = 0;
-    do {
-        if (read_page(f, p, told, after, err) != 0) {
+    bool whole = false;
+    while (!whole && t->said < PAGE && fleet_db_alive(f->db) && !atomic_load(&f->stop)) {
+        int i = 0;
+        if (read_page(f, p, told, *after, err) != 0) {
             t->result = -1;
             break;
         }
-        for (int i = 0; i < p->n && fleet_db_alive(f->db); i++) {
+        for (; i < p->n && t->said < PAGE && fleet_db_alive(f->db); i++) {
             enum outcome what = tell(f, t, &p->word[i], told, err);
             if (!told || what == REFUSED)
                 note(f, p->word[i].id, what);
-            after = p->word[i].id;
+            *after = p->word[i].id;
         }
-    } while (p->n == PAGE && fleet_db_alive(f->db) && !atomic_load(&f->stop));
+        whole = i == p->n && p->n < PAGE;
+    }
     free(p);
+    return whole;
+}
+
+/* What was told to other connections. If some of it cannot be told now, all is told again later. */
+static bool tell_again(struct fleet *f, struct turn *t, struct err *err)
+{
+    struct turn again = {.said = t->said};
+    bool whole = tell_from_store(f, &again, true, &f->again_after, err);
+    if (again.result != 0)
+        t->result = -1;
+    f->again_failed |= again.result != 0;
+    if (whole) {
+        f->again_due = f->again_failed;
+        f->again_failed = false;
+        f->again_after = 0;
+    }
+    return whole;
 }
 
 static void count_untold(struct fleet *f)
@@ -207,17 +230,18 @@ static void count_untold(struct fleet *f)
     atomic_store(&f->untold, n);
 }
 
+/* A turn says PAGE words at most, and more with the next: leases and heartbeats must not wait for a
+ * thousand, after days without a database. */
 int fleet_say_all(struct fleet *f, struct err *err)
 {
     struct turn t = {.result = 0};
+    int64_t after = 0;
     tell_from_memory(f, &t, err);
-    tell_from_store(f, &t, false, err);
-    if (f->again_due && fleet_db_alive(f->db)) {
-        struct turn again = {.result = 0};
-        tell_from_store(f, &again, true, err);
-        f->again_due = again.result != 0;
-        t.result = again.result != 0 ? -1 : t.result;
-    }
+    bool whole = tell_from_store(f, &t, false, &after, err);
+    if (whole && f->again_due && fleet_db_alive(f->db))
+        whole = tell_again(f, &t, err);
+    if (!whole && t.result == 0)
+        atomic_store(&f->said, true);
     count_untold(f);
     return t.result;
 }

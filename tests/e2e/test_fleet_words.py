@@ -31,6 +31,12 @@ class Store:
                        " (strftime('%s', 'now') - ?, ?, 1, ?, ?, ?, 'wrong', ?, 'here:1')",
                        (ago, verdict, env or self.env, key, slot, server or self.server))
 
+    def say_all(self, keys, verdict):
+        with closing(sqlite3.connect(self.path)) as db, db:
+            db.executemany("INSERT INTO fleet_word(at, verdict, upheld, env, key, slot, words, server, name) VALUES"
+                           " (1, ?, 1, ?, ?, ?, 'wrong', ?, 'here:1')",
+                           [(verdict, self.env, key, SLOT, self.server) for key in keys])
+
     def words(self):
         with closing(sqlite3.connect(self.path)) as db:
             return db.execute("SELECT key, told > 0 FROM fleet_word ORDER BY id").fetchall()
@@ -102,6 +108,25 @@ def test_a_database_that_has_lost_a_retraction_is_told_again_and_one_that_knows_
     pg.sql("DELETE FROM whet_retraction")
     reconnect(server, pg)
     until(lambda: [row[0] for row in retracted(pg)] == [KEY], server.text)
+
+
+def test_hundreds_of_words_are_told_and_told_again(member, pg, store):  # noqa: F811
+    """More than a turn says, behind as many that wait."""
+    assert whet("migrate", pg=pg).returncode == 0
+    pg.sql("ALTER TABLE whet_verdict RENAME TO gone")
+    for verdict in (1, 0):
+        store.say_all([f"{n:016x}" for n in range(200)], verdict)
+    server = online(member(IDLE, "--store", str(store.path)))
+    until(lambda: len(retracted(pg)) == 200, server.text)
+    until(lambda: server.metric("whet_fleet_untold") == 200, server.text)
+    pg.sql("ALTER TABLE gone RENAME TO whet_verdict")
+    until(lambda: server.metric("whet_fleet_untold") == 0, server.text)
+    assert pg.one("SELECT count(*) FROM whet_verdict") == "200"
+    pg.sql("DELETE FROM whet_retraction; ALTER TABLE whet_verdict RENAME TO gone")
+    reconnect(server, pg)
+    until(lambda: len(retracted(pg)) == 200, server.text)
+    pg.sql("DELETE FROM gone; ALTER TABLE gone RENAME TO whet_verdict")
+    until(lambda: len(retracted(pg)) == 200 and pg.one("SELECT count(*) FROM whet_verdict") == "200", server.text)
 
 
 def test_what_one_table_does_not_take_does_not_hold_up_the_other(member, pg, store):  # noqa: F811
