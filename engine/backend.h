@@ -37,7 +37,7 @@ struct backend_options {
                                runs at the same time and is closed later: what the machine is and
                                threads are taken from it */
     bool huge_pages;        /* cpu: copy the weights into huge pages if a quarter of free memory
-                               holds them */
+                               holds them, and have keys and values in such */
     bool pin_threads;       /* cpu: a thread for every core keeps to its core */
     struct collective *collective; /* NULL, or how the ranks of the model, of which `m` is a part,
                                       put their results together; outlives the backend */

@@ -41,6 +41,14 @@ static int page_memory_open(struct page_memory *p, int64_t bytes, bool shared)
     return p->at ? 0 : -1;
 }
 
+/* Keys and values in huge pages, a wish: long contexts are read as fast as memory allows then
+ * (docs/lab/2026-11-30-cpu-long-contexts.md). What executors see is shared and stays in small
+ * ones, but where the system gives huge pages to such memory, too. */
+static void page_memory_huge(const struct page_memory *p)
+{
+    madvise(p->at, (size_t)p->bytes, MADV_HUGEPAGE);
+}
+
 static void page_memory_close(struct page_memory *p)
 {
     if (p->at)
@@ -59,6 +67,8 @@ static int open_kv(struct backend *b, struct err *e)
         (b->options.texts && page_memory_open(&b->bench, BENCH_COPIES_BYTES + layer, true) != 0))
         return err_set(e, "no memory for %d KV pages (%lld MiB)", b->options.kv_pages,
                        (long long)(s->layers * layer >> 20));
+    if (b->options.huge_pages)
+        page_memory_huge(&b->kv);
     return 0;
 }
 

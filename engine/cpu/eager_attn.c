@@ -1,22 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* eager_attn.c - attention over paged keys and values, causal, grouped-query.
  *
- * Narrow steps: one item a (head, token), in the canonical order of lanes.h: all scores, their
- * maximum, exponentials summed in 16 lanes, then values in rising position. Ranks take heads, so a
- * kv head's pages stay in one core's cache from layer to layer.
+ * Narrow steps and spans of few tokens: eager_attn_narrow.c.
  *
  * Wide steps: spans of many tokens (prefill chunks) go by blocks of QUERIES tokens of one kv head:
  * KEYS keys and values at a time are gathered out of their pages and multiplied, TILE tokens of a
  * head after the other, with the running maximum and sum of online softmax (Milakov and Gimelshein
  * 2018), so working memory does not grow with the context. The products are of eager_product.c,
  * which takes keys turned around, 16 positions a panel, or of OpenBLAS, which packs both factors
- * first, and that costs more than products of this size do. Spans of few tokens in a wide step take
- * the narrow way.
+ * first, and that costs more than products of this size do.
  */
-#include <math.h>
-
-#include "engine/cpu/eager_impl.h"
-#include "engine/cpu/vec.h"
+#include "engine/cpu/eager_attn.h"
 
 #if defined(EAGER_HAS_PRODUCT)
 enum { TILE = 12, QUERIES = 60, KEYS = 256, STRIDE = KEYS + 16 };
@@ -24,180 +18,6 @@ enum { TILE = 12, QUERIES = 60, KEYS = 256, STRIDE = KEYS + 16 };
 enum { TILE = 64, QUERIES = 64, KEYS = 256, STRIDE = KEYS };
 #endif
 enum { BLOCKED_FROM = 8 };
-
-/* Rows of one kv head in one page. */
-static const float *page_rows(const struct attn_args *a, const void *pages, const struct span *s,
-                              int64_t page, int32_t kvh)
-{
-    int64_t number = a->page_table[s->pages_at + page];
-    return (const float *)pages + (number * a->kv_heads + kvh) * KV_PAGE * a->head_dim;
-}
-
-/* ---- narrow --------------------------------------------------------------------------------- */
-
-/* A kv head is read as a stream: the pages of its keys, then those of its values, then the next
- * head's keys. What will be read so many pages later is asked for, since a page is too short for
- * the processor's prefetchers; into the second-level cache, as the first has buffers for fewer
- * lines under way (docs/lab/2026-11-30-cpu-eager-memory.md). NULL: nothing is. */
-enum { PAGES_AHEAD = 2 };
-static const float *page_ahead(const struct attn_args *a, const struct span *s, int32_t kvh,
-                               int32_t n, int32_t at)
-{
-    int32_t pages = (n + KV_PAGE - 1) / KV_PAGE, page = at + PAGES_AHEAD;
-    if (page >= 2 * pages) {
-        page -= 2 * pages;
-        kvh++;
-    }
-    if (kvh == a->kv_heads || page >= 2 * pages)
-        return NULL;
-    return page < pages ? page_rows(a, a->k_pages, s, page, kvh)
-                        : page_rows(a, a->v_pages, s, page - pages, kvh);
-}
-
-static inline void ask(const float *p, int64_t floats)
-{
-    for (int64_t i = 0; p && i < floats; i += LANES)
-        __builtin_prefetch(p + i, 0, 2);
-}
-
-/* p[i] = q . k_i for four neighbouring keys */
-static void score4(const float *q, const float *k, int64_t head_dim, float p[4])
-{
-    struct lanes acc[4] = {0};
-    int64_t whole = head_dim / LANES * LANES;
-    for (int64_t d = 0; d < whole; d += LANES) {
-        struct lanes part = lanes_load(q + d);
-        for (int i = 0; i < 4; i++)
-            lanes_fma(&acc[i], &part, k + i * head_dim + d);
-    }
-    for (int i = 0; whole < head_dim && i < 4; i++)
-        lanes_tail(&acc[i], q + whole, k + i * head_dim + whole, (int)(head_dim - whole));
-    lanes_fold4(acc, p);
-}
-
-/* p[j] = q . k_j * scale for j < n; `cold`: no head before has read these keys */
-static void scores(const struct attn_args *a, const struct span *s, const float *q, int32_t kvh,
-                   int32_t n, bool cold, float *p)
-{
-    int64_t hd = a->head_dim;
-    for (int32_t j = 0; j < n; j += KV_PAGE) {
-        const float *k = page_rows(a, a->k_pages, s, j / KV_PAGE, kvh);
-        const float *next = cold ? page_ahead(a, s, kvh, n, j / KV_PAGE) : NULL;
-        int32_t keys = n - j < KV_PAGE ? n - j : KV_PAGE, e = 0;
-        for (; e + 4 <= keys; e += 4) {
-            ask(next ? next + e * hd : NULL, 4 * hd);
-            score4(q, k + e * hd, hd, p + j + e);
-        }
-        for (; e < keys; e++)
-            p[j + e] = lanes_dot(q, k + e * hd, hd);
-    }
-    for (int32_t j = 0; j < n; j++)
-        p[j] *= a->scale;
-}
-
-static float maximum(const float *p, int32_t n)
-{
-    vec most = vec_set(-INFINITY);
-    int32_t j = 0;
-    for (; j + VEC <= n; j += VEC) {
-        vec v = VEC_LOAD(vec, p + j);
-        most = vec_max(v, most);
-    }
-    float top = vec_largest(most);
-    for (; j < n; j++)
-        top = p[j] > top ? p[j] : top;
-    return top;
-}
-
-/* p[j] = e^(p[j] - top); returns the sum, position j in lane j % 16 */
-static float exponentials(float *p, int32_t n, float top)
-{
-    float sum[LANES];
-    struct lanes acc = lanes_zero();
-    int32_t j = 0;
-    for (; j + LANES <= n; j += LANES) {
-        for (int i = 0; i < PARTS; i++) {
-            vec e = vec_exp(VEC_LOAD(vec, p + j + i * VEC) - top);
-            memcpy(p + j + i * VEC, &e, sizeof e);
-            acc.p[i] += e;
-        }
-    }
-    lanes_store(sum, &acc);
-    for (int32_t l = 0; j < n; j++, l++) {
-        p[j] = lane_exp(p[j] - top);
-        sum[l] += p[j];
-    }
-    return lane_fold(sum);
-}
-
-/* out[d] = r * sum_j p[j] v_j[d] for 16 * sets dimensions from d0 on */
-static inline __attribute__((always_inline)) void
-values(const struct attn_args *a, const struct span *s, const float *p, int32_t kvh, int32_t n,
-       float r, int32_t d0, int sets, bool cold, float *out)
-{
-    struct lanes acc[4] = {0};
-    int32_t pages = (n + KV_PAGE - 1) / KV_PAGE;
-    for (int32_t j = 0; j < n;) {
-        const float *v = page_rows(a, a->v_pages, s, j / KV_PAGE, kvh) + d0;
-        const float *next = cold ? page_ahead(a, s, kvh, n, pages + j / KV_PAGE) : NULL;
-        for (int32_t e = 0; e < KV_PAGE && j < n; e++, j++) {
-            struct lanes weight;
-            ask(next ? next + (int64_t)e * a->head_dim + d0 : NULL, sets * LANES);
-            for (int i = 0; i < PARTS; i++)
-                weight.p[i] = vec_set(p[j]);
-            for (int i = 0; i < sets; i++)
-                lanes_fma(&acc[i], &weight, v + (int64_t)e * a->head_dim + i * LANES);
-        }
-    }
-    for (int i = 0; i < sets; i++) {
-        for (int part = 0; part < PARTS; part++)
-            acc[i].p[part] *= r;
-        lanes_store(out + d0 + i * LANES, &acc[i]);
-    }
-}
-
-/* Dimensions that fill no set of 16. */
-static void values_tail(const struct attn_args *a, const struct span *s, const float *p,
-                        int32_t kvh, int32_t n, float r, int32_t d, float *out)
-{
-    for (; d < a->head_dim; d++) {
-        float sum = 0;
-        for (int32_t j = 0; j < n; j++) {
-            const float *v = page_rows(a, a->v_pages, s, j / KV_PAGE, kvh);
-            sum = lane_fma(p[j], v[(int64_t)(j % KV_PAGE) * a->head_dim + d], sum);
-        }
-        out[d] = sum * r;
-    }
-}
-
-static void attend(const struct attn_args *a, const struct span *s, int32_t t, int32_t h, bool cold)
-{
-    int32_t n = s->context - s->count + t + 1, kvh = h / (a->heads / a->kv_heads), d = 0;
-    int64_t at = ((int64_t)(s->first + t) * a->heads + h) * a->head_dim;
-    float *p = eager_arena(EAGER_INNER, (n + LANES) * (int64_t)sizeof *p), *out = a->a + at;
-    scores(a, s, a->q + at, kvh, n, cold, p);
-    float r = 1.0f / exponentials(p, n, maximum(p, n));
-    for (; d + 4 * LANES <= a->head_dim; d += 4 * LANES)
-        values(a, s, p, kvh, n, r, d, 4, cold, out);
-    for (; d + LANES <= a->head_dim; d += LANES)
-        values(a, s, p, kvh, n, r, d, 1, cold, out);
-    values_tail(a, s, p, kvh, n, r, d, out);
-}
-
-/* Heads of a group follow each other, so their shared keys and values come from cache. */
-static void attn_narrow(const struct attn_args *a, const struct team *team)
-{
-    int32_t from, to, item = 0, group = a->heads / a->kv_heads;
-    eager_share(team, a->m * a->heads, 1, &from, &to);
-    for (int32_t kvh = 0; kvh < a->kv_heads; kvh++)
-        for (int32_t i = 0; i < a->spans; i++)
-            for (int32_t t = 0; t < a->span[i].count; t++)
-                for (int32_t g = 0; g < group; g++, item++)
-                    if (item >= from && item < to)
-                        attend(a, &a->span[i], t, kvh * group + g, g == 0 || item == from);
-}
-
-/* ---- wide ----------------------------------------------------------------------------------- */
 
 /* Working memory of one block: the heads of a group share gathered keys and values. */
 struct block {
@@ -398,18 +218,18 @@ static bool is_mine(struct turns *t, int32_t item)
 static void attn_wide(const struct attn_args *a, const struct team *team)
 {
     struct turns turns = {team, -1};
-    int32_t item = 0;
+    int32_t item = 0, group = a->heads / a->kv_heads;
     for (int32_t i = 0; i < a->spans; i++) {
         const struct span *s = &a->span[i];
         int blocked = s->count >= BLOCKED_FROM;
         for (int32_t t = 0; t < s->count; t += blocked ? QUERIES : 1) {
-            for (int32_t h = 0; h < (blocked ? a->kv_heads : a->heads); h++, item++) {
+            for (int32_t h = 0; h < a->kv_heads; h++, item++) {
                 if (!is_mine(&turns, item))
                     continue;
                 if (blocked)
                     attend_block(a, s, t, h);
                 else
-                    attend(a, s, t, h, h % (a->heads / a->kv_heads) == 0);
+                    EAGER(attend)(a, s, t, 1, h * group, (h + 1) * group);
             }
         }
     }
@@ -419,7 +239,7 @@ void EAGER(attn)(const void *args, const struct team *team)
 {
     const struct attn_args *a = args;
     if (a->m <= EAGER_NARROW)
-        attn_narrow(a, team);
+        EAGER(attn_narrow)(a, team);
     else
         attn_wide(a, team);
 }

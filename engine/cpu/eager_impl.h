@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* eager_impl.h - what the files of the eager kernels share.
  *
- * eager_format.c, eager_linear.c, eager_product.c, eager_attn.c and eager_region.c are compiled
+ * eager_format.c, eager_linear.c, eager_product.c, eager_attn*.c and eager_region.c are compiled
  * once for each instruction set of interest with -DEAGER_ISA=<suffix>; EAGER(name) is
  * name_<suffix>. eager.c, compiled once, picks a table at run time. Row-major matrices with leading
  * dimensions `ld`.

@@ -167,6 +167,28 @@ static inline void lanes_fold4(const struct lanes v[4], float out[4])
 #endif
 }
 
+#if defined(__AVX512F__)
+/* The same tree for 16 sets at once: lane i of the result is that of v[i]. */
+static inline vec lanes_fold16(const struct lanes v[16])
+{
+    vec a[8], b[4], c[2], d;
+    for (int i = 0; i < 8; i++) /* 8 lanes of v[i], 8 lanes of v[i + 8] */
+        a[i] = SHUFFLE(v[i].p[0], v[i + 8].p[0], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22,
+                       23) +
+               SHUFFLE(v[i].p[0], v[i + 8].p[0], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28,
+                       29, 30, 31);
+    for (int i = 0; i < 4; i++) /* 4 lanes each of v[i], v[i + 8], v[i + 4], v[i + 12] */
+        b[i] = SHUFFLE(a[i], a[i + 4], 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+               SHUFFLE(a[i], a[i + 4], 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+    for (int i = 0; i < 2; i++) /* 2 lanes each */
+        c[i] = SHUFFLE(b[i], b[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+               SHUFFLE(b[i], b[i + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+    d = SHUFFLE(c[0], c[1], 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30) +
+        SHUFFLE(c[0], c[1], 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31);
+    return SHUFFLE(d, d, 0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+}
+#endif
+
 /* acc += a . b for the last n < 16 values of a row. */
 static inline void lanes_tail(struct lanes *acc, const float *a, const float *b, int n)
 {

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of engine/cpu/backend*: a step against the oracle's forward pass. What the specializer may
  * do beside it: test_backend_hook.c. */
+#include <unistd.h>
+
 #include "config/clock.h"
+#include "engine/cpu/backend_private.h"
 #include "tests/unit/engine/cpu/backend_world.h"
 
 static void step_equals_the_oracles_forward_pass(void **state)
@@ -62,6 +65,40 @@ static void step_refuses_what_it_was_not_opened_for(void **state)
     b.step.m = TOKENS + 1;
     assert_int_equal(backend_cpu.step(cpu, &b.step, NULL, &e), -1);
     assert_non_null(strstr(e.msg, "41 tokens"));
+}
+
+/* The flags of the mapping that holds the address, as the system shows them. */
+static bool mapping_has(const void *at, const char *flag)
+{
+    char line[512];
+    FILE *f = fopen("/proc/self/smaps", "r");
+    bool inside = false, has = false;
+    while (f && fgets(line, sizeof line, f)) {
+        unsigned long from, to;
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+            inside = (uintptr_t)at >= from && (uintptr_t)at < to;
+        else if (inside && strncmp(line, "VmFlags:", 8) == 0)
+            has = strstr(line, flag) != NULL;
+    }
+    if (f)
+        fclose(f);
+    return has;
+}
+
+static void keys_and_values_are_in_huge_pages_where_that_is_wanted(void **state)
+{
+    (void)state;
+    if (access("/sys/kernel/mm/transparent_hugepage/enabled", R_OK) != 0)
+        skip(); /* a system that has none */
+    for (int wanted = 0; wanted < 2; wanted++) {
+        struct err e = {0};
+        struct backend_options o = {
+            .threads = 1, .kv_pages = 4096, .max_tokens = 16, .max_rows = 1, .huge_pages = wanted};
+        struct backend *b = backend_cpu.open(model, &o, &e);
+        assert_non_null(b);
+        assert_int_equal(mapping_has(backend_pages(b, 0, 0), " hg"), wanted);
+        backend_cpu.close(b);
+    }
 }
 
 static void machine_constants_are_plausible(void **state)
@@ -173,6 +210,7 @@ int main(void)
         cmocka_unit_test(sequences_in_one_step_do_not_mix),
         cmocka_unit_test(counters_tell_what_ran),
         cmocka_unit_test(step_refuses_what_it_was_not_opened_for),
+        cmocka_unit_test(keys_and_values_are_in_huge_pages_where_that_is_wanted),
         cmocka_unit_test(machine_constants_are_plausible),
         cmocka_unit_test(overrides_replace_their_slots_in_one_step),
         cmocka_unit_test(kernels_that_take_fewer_tokens_fall_back_to_eager),

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of engine/cpu/eager_attn.c where spans have many tokens: right against the oracle in every
- * build that this processor runs, and the same bits with any number of threads. */
+/* Tests of engine/cpu/eager_attn.c in every build that this processor runs. Where spans have many
+ * tokens: right against the oracle, and the same bits with any number of threads. Where they have
+ * few: the bits of the canonical order, however keys, heads and tokens are taken together. */
 #include "tests/unit/unit.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/cpu/case.h"
 #include "engine/cpu/case_random.h"
 #include "engine/cpu/eager_impl.h"
 #include "engine/cpu/oracle.h"
 #include "engine/cpu/pool.h"
+#include "kernels/cpu/lib/lanes.h"
 #include "kernels/isa.h"
 
 extern const struct cpu_kernel eager_base[REGION_LOCAL];
@@ -149,6 +152,127 @@ static void unusual_inputs_match_the_oracle(void **state)
     model_close(m);
 }
 
+/* ---- few tokens: the canonical order, by lanes.h alone --------------------------------------- */
+
+static const float *rows_at(const struct attn_args *a, const void *pages, const struct span *s,
+                            int32_t j, int32_t kvh)
+{
+    int64_t number = a->page_table[s->pages_at + j / KV_PAGE];
+    return (const float *)pages +
+           ((number * a->kv_heads + kvh) * KV_PAGE + j % KV_PAGE) * a->head_dim;
+}
+
+/* One head of a token that looks at n positions. */
+static void canonical(const struct attn_args *a, const struct span *s, int32_t n, int32_t kvh,
+                      const float *q, float *out)
+{
+    float top = -INFINITY, sum[LANES] = {0};
+    float *p = calloc((size_t)n, sizeof *p);
+    assert_non_null(p);
+    for (int32_t j = 0; j < n; j++) {
+        p[j] = lane_dot(q, rows_at(a, a->k_pages, s, j, kvh), a->head_dim) * a->scale;
+        top = p[j] > top ? p[j] : top;
+    }
+    for (int32_t j = 0; j < n; j++) {
+        p[j] = lane_exp(p[j] - top);
+        sum[j % LANES] += p[j];
+    }
+    float r = 1.0f / lane_fold(sum);
+    for (int32_t d = 0; d < a->head_dim; d++) {
+        float acc = 0;
+        for (int32_t j = 0; j < n; j++)
+            acc = lane_fma(p[j], rows_at(a, a->v_pages, s, j, kvh)[d], acc);
+        out[d] = acc * r;
+    }
+    free(p);
+}
+
+/* Rows of spans that have few tokens; those of others stay 0. */
+static float *canonical_rows(const struct attn_args *a)
+{
+    int64_t hd = a->head_dim, group = a->heads / a->kv_heads;
+    float *out = calloc((size_t)(a->m * a->heads * hd), sizeof *out);
+    assert_non_null(out);
+    for (int32_t i = 0; i < a->spans; i++) {
+        const struct span *s = &a->span[i];
+        for (int32_t t = 0; t < s->count && (a->m <= EAGER_NARROW || s->count < 8); t++)
+            for (int32_t h = 0; h < a->heads; h++) {
+                int64_t at = ((int64_t)(s->first + t) * a->heads + h) * hd;
+                canonical(a, s, s->context - s->count + t + 1, (int32_t)(h / group), a->q + at,
+                          out + at);
+            }
+    }
+    return out;
+}
+
+static void check_bits(const struct model *m, int tokens, int sequences, int context)
+{
+    struct case_shape shape = {.region = REGION_ATTN,
+                               .m = tokens,
+                               .sequences = sequences,
+                               .context = context,
+                               .ragged = true,
+                               .permuted_pages = true};
+    struct kernel_case *c =
+        case_random(m, &shape, FILL_NORMAL, true, true, (uint64_t)(tokens + context));
+    const struct attn_args *a = case_args(c);
+    const struct cpu_kernel *of[3];
+    float *want = canonical_rows(a);
+    int32_t rows, cols;
+    for (int n = builds(of), i = 0; i < n; i++) {
+#if defined(__x86_64__)
+        if (of[i] == &eager_base[REGION_ATTN])
+            continue; /* it rounds products and sums apart */
+#endif
+        for (int threads = 1; threads < POOLS; threads++) {
+            float *got = output_of(of[i], c, threads, &rows, &cols);
+            for (int32_t s = 0; s < a->spans; s++) {
+                const struct span *span = &a->span[s];
+                int64_t at = (int64_t)span->first * cols, n_row = (int64_t)span->count * cols;
+                if ((tokens <= EAGER_NARROW || span->count < 8) &&
+                    memcmp(want + at, got + at, (size_t)n_row * sizeof *got) != 0)
+                    fail_msg("build %d, %d heads of %d, %d tokens, %d sequences, context %d, %d "
+                             "threads: span %d has other bits",
+                             i, m->shape.heads, m->shape.head_dim, tokens, sequences, context,
+                             threads, s);
+            }
+            free(got);
+        }
+    }
+    free(want);
+    case_free(c);
+}
+
+static void few_tokens_keep_the_canonical_order(void **state)
+{
+    (void)state;
+    static const struct {
+        int heads, kv_heads, head_dim;
+    } of[] = {{9, 3, 64}, {16, 8, 128}, {8, 1, 80}, {6, 2, 36}, {5, 1, 256}, {4, 4, 96}};
+    static const int contexts[] = {1, 15, 16, 17, 33, 300};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        struct model *m = model_of(of[i].heads, of[i].kv_heads, of[i].head_dim);
+        for (size_t j = 0; j < sizeof contexts / sizeof *contexts; j++) {
+            check_bits(m, 1, 1, contexts[j]);
+            check_bits(m, 5, 1, contexts[j]);
+            check_bits(m, 7, 3, contexts[j]);
+        }
+        check_bits(m, 16, 2, 100);
+        check_bits(m, 30, 9, 100);
+        model_close(m);
+    }
+}
+
+/* More scores than go together: tokens of a span are taken apart. */
+static void many_scores_keep_the_canonical_order(void **state)
+{
+    (void)state;
+    struct model *m = model_of(9, 3, 64);
+    check_bits(m, 16, 1, 1100);
+    check_bits(m, 1, 1, 3000);
+    model_close(m);
+}
+
 static int open_pools(void **state)
 {
     (void)state;
@@ -171,6 +295,8 @@ int main(void)
         cmocka_unit_test(heads_of_any_size_and_number_match_the_oracle),
         cmocka_unit_test(spans_of_any_length_match_the_oracle),
         cmocka_unit_test(unusual_inputs_match_the_oracle),
+        cmocka_unit_test(few_tokens_keep_the_canonical_order),
+        cmocka_unit_test(many_scores_keep_the_canonical_order),
     };
     return cmocka_run_group_tests(tests, open_pools, close_pools);
 }

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* eager_attn_narrow.c - attention of few tokens, in the canonical order of lanes.h.
+ *
+ * For each head of each token all scores, their maximum, exponentials summed in 16 lanes, then
+ * values in rising position. A long context comes out of memory, so keys and values are read once,
+ * in the order in which they lie there, for all heads and tokens that a rank has: a page's rows of
+ * a kv head meet all that look at them while they are in the first-level cache
+ * (docs/lab/2026-11-30-cpu-long-contexts.md). Ranks take heads.
+ */
+#include "engine/cpu/eager_attn.h"
+
+/* What a rank computes together: neighbouring heads of neighbouring tokens of a span. Keys, then
+ * values are read in the order in which they lie in memory, page by page and in a page one kv head
+ * after the other, and each page's rows of a kv head meet all that look at them. */
+struct work {
+    const struct attn_args *a;
+    const struct span *s;
+    int32_t t0, tokens, h0, h1; /* tokens of the span; heads [h0, h1) */
+    float *p;                   /* [tokens, h1 - h0, ldp]: scores, then weights */
+    int64_t ldp;
+};
+
+/* Positions that token t looks at. */
+static int32_t seen(const struct work *w, int32_t t)
+{
+    return w->s->context - w->s->count + w->t0 + t + 1;
+}
+
+static float *row_of(const struct work *w, int32_t t, int32_t head)
+{
+    return w->p + (t * (int64_t)(w->h1 - w->h0) + head - w->h0) * w->ldp;
+}
+
+/* Where head's q, and its output, of token t begin. */
+static int64_t place_of(const struct work *w, int32_t t, int32_t head)
+{
+    return ((int64_t)(w->s->first + w->t0 + t) * w->a->heads + head) * w->a->head_dim;
+}
+
+/* The heads of [h0, h1) that kv head kvh serves. */
+static int32_t heads_of(const struct work *w, int32_t kvh, int32_t *first)
+{
+    int32_t group = w->a->heads / w->a->kv_heads, end = (kvh + 1) * group;
+    *first = kvh * group > w->h0 ? kvh * group : w->h0;
+    return (end < w->h1 ? end : w->h1) - *first;
+}
+
+/* Rows of a kv head in a page are read while those that come AHEAD floats later are asked for: into
+ * the second-level cache, as the first has buffers for fewer lines under way
+ * (docs/lab/2026-11-30-cpu-eager-memory.md), and evenly, since what is asked for at once is waited
+ * for. */
+enum { AHEAD = 2048 };
+struct stream {
+    const struct work *w;
+    int32_t page, pages, kvh, kvh0, kvh1; /* what is asked for next; [kvh0, kvh1) are read */
+    bool values;
+    const float *at, *end; /* what is asked for now, */
+    int64_t each;          /* so many floats a call */
+};
+
+static void stream_step(struct stream *n)
+{
+    if (++n->kvh < n->kvh1)
+        return;
+    n->kvh = n->kvh0;
+    if (++n->page < n->pages)
+        return;
+    n->page = n->values ? n->pages - 1 : 0; /* behind the last nothing follows: it again */
+    n->values = true;
+}
+
+static struct stream stream_open(const struct work *w)
+{
+    int32_t group = w->a->heads / w->a->kv_heads;
+    struct stream n = {.w = w, .kvh0 = w->h0 / group, .kvh1 = (w->h1 + group - 1) / group};
+    n.pages = (seen(w, w->tokens - 1) + KV_PAGE - 1) / KV_PAGE;
+    n.kvh = n.kvh0;
+    for (int32_t floats = 0; floats < AHEAD; floats += KV_PAGE * w->a->head_dim)
+        stream_step(&n);
+    return n;
+}
+
+/* The next rows will be asked for in so many calls of ask(). */
+static void share(struct stream *n, int32_t calls)
+{
+    const struct attn_args *a = n->w->a;
+    int64_t floats = (int64_t)KV_PAGE * a->head_dim;
+    n->at = page_rows(a, n->values ? a->v_pages : a->k_pages, n->w->s, n->page, n->kvh);
+    n->end = n->at + floats;
+    n->each = (floats / LANES + calls - 1) / calls * LANES;
+    stream_step(n);
+}
+
+static inline void ask(struct stream *n)
+{
+    const float *to = n->at + n->each;
+    for (; n->at < to && n->at < n->end; n->at += LANES)
+        __builtin_prefetch(n->at, 0, 2);
+}
+
+/* acc[i] += q . k_i for four neighbouring keys; a head is `sets` whole sets of 16 */
+static inline __attribute__((always_inline)) void
+dot4(const float *q, const float *k, const int64_t sets, struct stream *next, struct lanes acc[4])
+{
+    for (int i = 0; i < 4; i++)
+        acc[i] = lanes_zero();
+    for (int64_t d = 0; d < sets * LANES; d += LANES) {
+        struct lanes part = lanes_load(q + d);
+        ask(next);
+        for (int i = 0; i < 4; i++)
+            lanes_fma(&acc[i], &part, k + i * sets * LANES + d);
+    }
+}
+
+/* p[j] = q . k_j * scale for the 16 keys of a page. Four at a time, in the order in which they lie
+ * in memory; their sums are folded together as far as there are registers for. */
+static inline __attribute__((always_inline)) void whole_scores(const float *q, const float *k,
+                                                               const int64_t sets, float scale,
+                                                               struct stream *next, float *p)
+{
+#if defined(__AVX512F__)
+    struct lanes acc[KV_PAGE];
+    dot4(q, k, sets, next, acc);
+    dot4(q, k + 4 * sets * LANES, sets, next, acc + 4);
+    dot4(q, k + 8 * sets * LANES, sets, next, acc + 8);
+    dot4(q, k + 12 * sets * LANES, sets, next, acc + 12);
+    vec sums = lanes_fold16(acc) * scale;
+    memcpy(p, &sums, sizeof sums);
+#else
+    for (int j = 0; j < KV_PAGE; j += 4, k += 4 * sets * LANES) {
+        struct lanes acc[4];
+        dot4(q, k, sets, next, acc);
+        lanes_fold4(acc, p + j);
+        for (int i = 0; i < 4; i++)
+            p[j + i] *= scale;
+    }
+#endif
+}
+
+/* The same for heads of any size; the usual ones as constants. */
+static void page_scores(const float *q, const float *k, int64_t head_dim, float scale,
+                        struct stream *next, float *p)
+{
+    if (head_dim == 64) {
+        whole_scores(q, k, 4, scale, next, p);
+    } else if (head_dim == 128) {
+        whole_scores(q, k, 8, scale, next, p);
+    } else if (head_dim % LANES == 0) {
+        whole_scores(q, k, head_dim / LANES, scale, next, p);
+    } else {
+        for (int j = 0; j < KV_PAGE; j++)
+            p[j] = lanes_dot(q, k + j * head_dim, head_dim) * scale;
+    }
+}
+
+/* p[j] = q . k_j * scale, -inf from the end of what a token sees up to whole pages */
+static void scores(const struct work *w, struct stream *next)
+{
+    const struct attn_args *a = w->a;
+    int32_t sets = (a->head_dim + LANES - 1) / LANES * (KV_PAGE / 4), first;
+    for (int32_t page = 0; page < next->pages; page++) {
+        for (int32_t kvh = next->kvh0; kvh < next->kvh1; kvh++) {
+            const float *k = page_rows(a, a->k_pages, w->s, page, kvh);
+            int32_t count = heads_of(w, kvh, &first);
+            share(next, sets * count * w->tokens);
+            for (int32_t t = 0; t < w->tokens; t++)
+                for (int32_t h = first; h < first + count && page * KV_PAGE < seen(w, t); h++)
+                    page_scores(a->q + place_of(w, t, h), k, a->head_dim, a->scale, next,
+                                row_of(w, t, h) + (int64_t)page * KV_PAGE);
+        }
+    }
+    for (int32_t t = 0; t < w->tokens; t++)
+        for (int32_t h = w->h0; h < w->h1; h++)
+            for (int32_t j = seen(w, t); j % KV_PAGE; j++)
+                row_of(w, t, h)[j] = -INFINITY;
+}
+
+/* Heads and sets of 16 dimensions that are summed at once, as registers allow. */
+#if defined(__AVX512F__)
+enum { HEADS = 4, SETS = 4 };
+#elif defined(__AVX2__)
+enum { HEADS = 3, SETS = 2 };
+#elif defined(__aarch64__)
+enum { HEADS = 4, SETS = 1 };
+#else
+enum { HEADS = 2, SETS = 1 };
+#endif
+
+/* out[d] += sum_j p[j] v_j[d] over the `keys` positions of a page, for `heads` neighbouring heads
+ * and 16 * sets dimensions. */
+static inline __attribute__((always_inline)) void
+values_page(const float *p, int64_t ldp, const float *v, int32_t hd, int32_t keys, const int heads,
+            const int sets, struct stream *next, float *out)
+{
+    struct lanes acc[HEADS * SETS];
+    for (int g = 0; g < heads; g++)
+        for (int s = 0; s < sets; s++)
+            acc[g * sets + s] = lanes_load(out + g * hd + s * LANES);
+    for (int32_t e = 0; e < keys; e++, v += hd) {
+        struct lanes value[SETS];
+        ask(next);
+        for (int s = 0; s < sets; s++)
+            value[s] = lanes_load(v + s * LANES);
+        for (int g = 0; g < heads; g++) {
+            vec weight = vec_set(p[g * ldp + e]);
+            for (int s = 0; s < sets; s++)
+                for (int part = 0; part < PARTS; part++)
+                    acc[g * sets + s].p[part] =
+                        vec_fma(weight, value[s].p[part], acc[g * sets + s].p[part]);
+        }
+    }
+    for (int g = 0; g < heads; g++)
+        for (int s = 0; s < sets; s++)
+            lanes_store(out + g * hd + s * LANES, &acc[g * sets + s]);
+}
+
+/* The same for all dimensions of up to HEADS heads. */
+static void values_heads(const float *p, int64_t ldp, const float *v, int32_t hd, int32_t keys,
+                         int32_t heads, struct stream *next, float *out)
+{
+    int32_t d = 0;
+    for (; d + SETS * LANES <= hd; d += SETS * LANES) {
+        if (heads == HEADS)
+            values_page(p, ldp, v + d, hd, keys, HEADS, SETS, next, out + d);
+        else if (heads == HEADS - 1)
+            values_page(p, ldp, v + d, hd, keys, HEADS - 1, SETS, next, out + d);
+        else if (heads == 2)
+            values_page(p, ldp, v + d, hd, keys, 2, SETS, next, out + d);
+        else
+            values_page(p, ldp, v + d, hd, keys, 1, SETS, next, out + d);
+    }
+    for (int32_t g = 0; g < heads; g++, p += ldp, out += hd) {
+        int32_t rest = d;
+        for (; rest + LANES <= hd; rest += LANES)
+            values_page(p, ldp, v + rest, hd, keys, 1, 1, next, out + rest);
+        for (; rest < hd; rest++) /* dimensions that fill no set of 16 */
+            for (int32_t e = 0; e < keys; e++)
+                out[rest] = lane_fma(p[e], v[(int64_t)e * hd + rest], out[rest]);
+    }
+}
+
+/* out = sum_j p[j] v_j */
+static void values(const struct work *w, struct stream *next)
+{
+    const struct attn_args *a = w->a;
+    int32_t hd = a->head_dim, blocks = (hd + SETS * LANES - 1) / (SETS * LANES), first;
+    for (int32_t page = 0; page < next->pages; page++) {
+        for (int32_t kvh = next->kvh0; kvh < next->kvh1; kvh++) {
+            const float *v = page_rows(a, a->v_pages, w->s, page, kvh);
+            int32_t count = heads_of(w, kvh, &first), end = first + count;
+            share(next, KV_PAGE * blocks * ((count + HEADS - 1) / HEADS) * w->tokens);
+            for (int32_t t = 0; t < w->tokens; t++) {
+                int32_t left = seen(w, t) - page * KV_PAGE, keys = left < KV_PAGE ? left : KV_PAGE;
+                for (int32_t h = first; h < end && keys > 0; h += HEADS)
+                    values_heads(row_of(w, t, h) + (int64_t)page * KV_PAGE, w->ldp, v, hd, keys,
+                                 end - h < HEADS ? end - h : HEADS, next, a->a + place_of(w, t, h));
+            }
+        }
+    }
+}
+
+/* Tokens [t0, t0 + tokens) of a span, heads [h0, h1). */
+void EAGER(attend)(const struct attn_args *a, const struct span *s, int32_t t0, int32_t tokens,
+                   int32_t h0, int32_t h1)
+{
+    int64_t ldp = (s->context - s->count + t0 + tokens + KV_PAGE - 1) / KV_PAGE * KV_PAGE;
+    int64_t rows = (int64_t)tokens * (h1 - h0), hd = a->head_dim;
+    float *sum = eager_arena(EAGER_INNER, rows * (1 + ldp) * (int64_t)sizeof *sum);
+    struct work w = {a, s, t0, tokens, h0, h1, sum + rows, ldp};
+    struct stream next = stream_open(&w);
+    scores(&w, &next);
+    for (int32_t t = 0; t < tokens; t++) {
+        int32_t n = (seen(&w, t) + KV_PAGE - 1) / KV_PAGE * KV_PAGE;
+        memset(a->a + place_of(&w, t, h0), 0, (size_t)((h1 - h0) * hd) * sizeof(float));
+        for (int32_t h = h0; h < h1; h++) {
+            float *p = row_of(&w, t, h);
+            sum[t * (h1 - h0) + h - h0] = exponentials(p, n, maximum(p, n));
+        }
+    }
+    values(&w, &next);
+    for (int32_t t = 0; t < tokens; t++) {
+        for (int32_t h = h0; h < h1; h++) {
+            float r = 1.0f / sum[t * (h1 - h0) + h - h0], *out = a->a + place_of(&w, t, h);
+            for (int32_t d = 0; d < hd; d++)
+                out[d] *= r;
+        }
+    }
+}
+
+/* Items are (kv head, token, head of the group), shared out in this order, so that ranks read as
+ * few pages twice as can be. Of token number `token` of the step a rank has the heads [*h0, *h1).
+ */
+static void rank_heads(const struct attn_args *a, int32_t token, int32_t from, int32_t to,
+                       int32_t *h0, int32_t *h1)
+{
+    int32_t group = a->heads / a->kv_heads;
+    *h0 = *h1 = 0;
+    for (int32_t kvh = 0; kvh < a->kv_heads; kvh++) {
+        int32_t item = (kvh * a->m + token) * group, first = from > item ? from - item : 0;
+        int32_t end = to < item + group ? to - item : group;
+        if (first >= end)
+            continue;
+        *h0 = *h0 < *h1 ? *h0 : kvh * group + first;
+        *h1 = kvh * group + end;
+    }
+}
+
+/* Tokens of a span go together as far as their scores fit the second-level cache. */
+void EAGER(attn_narrow)(const struct attn_args *a, const struct team *team)
+{
+    enum { FLOATS = 1 << 17 };
+    int32_t from, to, token = 0, h0, h1, next0, next1;
+    eager_share(team, a->m * a->heads, 1, &from, &to);
+    for (int32_t i = 0; i < a->spans; i++) {
+        const struct span *s = &a->span[i];
+        for (int32_t t = 0, tokens; t < s->count; t += tokens, token += tokens) {
+            rank_heads(a, token, from, to, &h0, &h1);
+            for (tokens = 1; t + tokens < s->count; tokens++) {
+                rank_heads(a, token + tokens, from, to, &next0, &next1);
+                if (next0 != h0 || next1 != h1 ||
+                    (int64_t)s->context * (h1 - h0) * (tokens + 1) > FLOATS)
+                    break;
+            }
+            if (h0 < h1)
+                EAGER(attend)(a, s, t, tokens, h0, h1);
+        }
+    }
+}
