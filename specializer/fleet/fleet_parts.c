@@ -128,7 +128,7 @@ static char *list_json(const struct parts *p)
 
 /* By the catalog, whatever indexes are called: a DBA may have made them anew under other names. An
  * index that is not valid, not for all rows or checked late keeps nothing unique. The numbers are
- * of enum kind. */
+ * of enum kind. Nothing here waits for the lock of a table, as pg_get_expr() would. */
 static const char missing_sql[] =
     "WITH p AS (SELECT p.*, c.oid AS rel FROM jsonb_to_recordset($1::jsonb) AS"
     " p(i int, kind int, tab text, cols text) LEFT JOIN pg_class c ON c.oid = to_regclass(p.tab)),"
@@ -142,7 +142,9 @@ static const char missing_sql[] =
     " false WHEN p.kind <= 5 THEN NOT EXISTS (SELECT FROM pg_attribute a LEFT JOIN pg_attrdef d"
     " ON d.adrelid = a.attrelid AND d.adnum = a.attnum WHERE a.attrelid = p.rel AND"
     " a.attname = p.cols AND NOT a.attisdropped AND CASE p.kind WHEN 3 THEN true WHEN 4 THEN"
-    " a.atthasdef ELSE pg_get_expr(d.adbin, d.adrelid) LIKE '%nextval%whet_seq%' END)"
+    " a.atthasdef ELSE EXISTS (SELECT FROM pg_depend e WHERE"
+    " e.classid = 'pg_attrdef'::regclass AND e.objid = d.oid AND"
+    " e.refobjid = to_regclass('whet_seq')) END)"
     " WHEN p.kind = 6 THEN NOT EXISTS (SELECT FROM x WHERE x.indrelid = p.rel AND x.holds AND"
     " x.cols @> string_to_array(p.cols, ',') AND x.cols <@ string_to_array(p.cols, ','))"
     " ELSE NOT EXISTS (SELECT FROM x WHERE x.indrelid = p.rel AND"
