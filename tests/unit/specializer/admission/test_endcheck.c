@@ -168,6 +168,7 @@ static const char source[] =
     "    if (how == 'x') *(volatile int *)8 = 1;\n"
     "    if (how == 'd') a->y[0] *= 1 + 1e-3f;\n"
     "    if (how == 'w') for (int i = 0; i < a->w.rows; i++) a->y[i] = -a->y[i];\n"
+    "    if (how == 's') for (int i = 0; i < a->w.rows; i++) a->y[i] *= 1 + how_many * 1e-4f;\n"
     "    if (how == 'n') a->y[3] = __builtin_nanf(\"\");\n"
     "    if (how == 'm' && a->m != how_many) a->y[0] = 1e9f;\n"
     "}\n"
@@ -306,6 +307,22 @@ static void a_kernel_that_drifts_or_dies_is_refused(void **state)
     assert_false(said.outside);
 }
 
+/* What floats must not do, kernels of lower precision may: 1e-6 and 1e-3 nats. */
+static void a_small_divergence_is_for_lower_precisions_alone(void **state)
+{
+    (void)state;
+    struct end_result r;
+    int rc = 0;
+    *how = 's';
+    for (*how_many = 1; rc == 0 && *how_many < 4096; *how_many *= 2)
+        rc = check(2, NUMERICS_TOLERANCE, NULL, &r);
+    assert_int_equal(rc, -1);
+    assert_non_null(strstr(said.msg, "limit 1.0e-06"));
+    assert_true(r.kl > 1e-6 && r.kl < 1e-4);
+    *how_many /= 2;
+    assert_int_equal(check(2, NUMERICS_REDUCED, NULL, &r), 0);
+}
+
 static void an_object_that_is_not_there_is_no_kernel(void **state)
 {
     (void)state;
@@ -439,6 +456,7 @@ int main(void)
         WHOLE(lower_precision_is_judged_by_more_tokens),
         WHOLE(a_kernel_is_given_as_many_tokens_as_its_slot_has),
         WHOLE(a_kernel_that_drifts_or_dies_is_refused),
+        WHOLE(a_small_divergence_is_for_lower_precisions_alone),
         WHOLE(an_object_that_is_not_there_is_no_kernel),
         WHOLE(packed_weights_of_a_text_have_a_bound),
         WHOLE(eagers_run_is_kept_and_what_is_kept_is_what_is_compared_with),
