@@ -59,12 +59,14 @@ struct ranks {
 
     pthread_t watcher;
     bool watching;
-    bool notes_crashes;            /* another rank: ranks_note_crashes() */
-    _Atomic bool began;            /* all were ready */
-    _Atomic bool set_up;           /* rank 0: LINK_SET_UP was sent, or is about to be */
-    _Atomic int64_t awaits_ns;     /* rank 0: since when it waits for what the others do next; 0:
-                                      it does not */
-    int64_t asked_ns;              /* rank 0, its watching thread: when they were last asked */
+    int64_t looked_ns, back_ns; /* the watching thread: its last look; when it last came back from
+                                   having stood still, 0: it never did */
+    bool notes_crashes;         /* another rank: ranks_note_crashes() */
+    _Atomic bool began;         /* all were ready */
+    _Atomic bool set_up;        /* rank 0: LINK_SET_UP was sent, or is about to be */
+    _Atomic int64_t awaits_ns;  /* rank 0: since when it waits for what the others do next; 0:
+                                   it does not */
+    int64_t asked_ns;           /* rank 0, its watching thread: when they were last asked */
     int64_t told_ns, told_work_ns; /* another's: when LINK_ALIVE was last sent, the time that its
                                       threads had computed then */
     _Atomic bool busy; /* this rank sets itself up or runs a step: it may wait for others */

@@ -24,7 +24,27 @@ enum { WATCH_MS = 50 };
 static int grace_s = 10; /* a test that includes this file waits less */
 
 #define ALIVE_NS INT64_C(1000000000)
+#define AWAY_NS ALIVE_NS         /* between two looks: this thread stood still */
 #define WORK_NS INT64_C(1000000) /* of processor time; waiting in poll() takes less */
+
+/* ---- time ----------------------------------------------------------------------------------- */
+
+/* Called at each look. */
+static void note_look(struct ranks *r)
+{
+    int64_t now = clock_ns();
+    if (now - r->looked_ns > AWAY_NS)
+        r->back_ns = now;
+    r->looked_ns = now;
+}
+
+/* For how long something has been waited for since `since`. While this thread stood still (a
+ * machine that was paused, a group of processes that was frozen) nobody could be heard: after that
+ * everything has its whole time again. */
+static int64_t waited_ns(const struct ranks *r, int64_t since)
+{
+    return clock_ns() - (since > r->back_ns ? since : r->back_ns);
+}
 
 /* ---- what the others say ------------------------------------------------------------------- */
 
@@ -139,13 +159,13 @@ static void lose_silent(struct ranks *r, int32_t from, double s, const char *wha
 /* On rank 0, once it waits itself: what the others are to do next, they do or work at. */
 static void look_at_starters(struct ranks *r)
 {
-    int64_t since = atomic_load(&r->awaits_ns), now = clock_ns();
+    int64_t since = atomic_load(&r->awaits_ns);
     bool set_up = atomic_load(&r->set_up);
     for (int32_t i = 1; since && i < r->options.place.world; i++) {
         const struct peer *p = &r->peer[i];
         int64_t last = p->heard_ns > since ? p->heard_ns : since;
         if (!atomic_load(set_up ? &p->ready : &p->has_part) &&
-            (double)(now - last) * 1e-9 > r->options.join_timeout_s)
+            (double)waited_ns(r, last) * 1e-9 > r->options.join_timeout_s)
             lose_silent(r, i, r->options.join_timeout_s,
                         "has got no further with its start (engine.rank_join_s)");
     }
@@ -155,7 +175,7 @@ static void look_at_starters(struct ranks *r)
  * have said something since. */
 static void ask_all(struct ranks *r)
 {
-    double s = (double)(clock_ns() - r->asked_ns) * 1e-9;
+    double s = (double)waited_ns(r, r->asked_ns) * 1e-9;
     struct err err = {""};
     for (int32_t i = 1; r->asked_ns && i < r->options.place.world; i++)
         if (r->peer[i].heard_ns < r->asked_ns) {
@@ -200,7 +220,7 @@ static void say_alive(struct ranks *r)
 static void end_if_stuck(struct ranks *r)
 {
     if (!atomic_load(&r->lost) || !atomic_load(&r->busy) ||
-        clock_ns() - atomic_load(&r->lost_ns) < grace_s * INT64_C(1000000000))
+        waited_ns(r, atomic_load(&r->lost_ns)) < grace_s * INT64_C(1000000000))
         return;
     log_error("ranks", "%s, and this rank does not come back: its process ends", r->why);
     if (r->id_made)
@@ -212,7 +232,7 @@ static void end_if_stuck(struct ranks *r)
 static void look_at_step(struct ranks *r)
 {
     int64_t began = atomic_load(&r->step_ns);
-    double took = began ? (double)(clock_ns() - began) * 1e-9 : 0;
+    double took = began ? (double)waited_ns(r, began) * 1e-9 : 0;
     struct collective *c = atomic_load(&r->collective);
     const char *broken = c ? c->ops->broken(c) : NULL;
     char why[120];
@@ -254,6 +274,7 @@ static void *watch(void *arg)
     int looks = 0;
     pthread_setname_np(pthread_self(), "whet-ranks");
     while (!atomic_load(&r->stop)) {
+        note_look(r);
         if (r->options.place.rank == 0) {
             listen_to_all(r);
             hear_last_words(r);
@@ -271,6 +292,7 @@ int ranks_watch(struct ranks *r, struct err *err)
 {
     for (int32_t i = 0; i < r->options.place.world; i++)
         r->peer[i].heard_ns = clock_ns();
+    r->looked_ns = clock_ns();
     if (pthread_create(&r->watcher, NULL, watch, r))
         return err_set(err, "no thread to watch the ranks");
     r->watching = true;

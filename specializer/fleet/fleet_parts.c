@@ -128,7 +128,7 @@ static char *list_json(const struct parts *p)
 
 /* By the catalog, whatever indexes are called: a DBA may have made them anew under other names. An
  * index that is not valid, not for all rows or checked late keeps nothing unique. The numbers are
- * of enum kind. Nothing here waits for the lock of a table, as pg_get_expr() would. */
+ * of enum kind. Nothing here waits for the lock of a table, as pg_get_expr would. */
 static const char missing_sql[] =
     "WITH p AS (SELECT p.*, c.oid AS rel FROM jsonb_to_recordset($1::jsonb) AS"
     " p(i int, kind int, tab text, cols text) LEFT JOIN pg_class c ON c.oid = to_regclass(p.tab)),"
