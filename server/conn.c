@@ -477,12 +477,12 @@ void conn_cut(struct conn *c, const char *why)
     conn_close(c);
 }
 
-void conn_sweep(struct conn *c, int64_t now)
+void conn_sweep(struct conn *c, int64_t now, bool paused)
 {
     if (c->closing)
         return;
     size_t queued = c->writing ? uv_stream_get_write_queue_size((uv_stream_t *)&c->tcp) : 0;
-    if (queued < c->unsent || !c->unsent)
+    if (queued < c->unsent || !c->unsent || paused)
         c->progress_ns = now;
     c->unsent = queued;
     if (c->writing && c->phase == PHASE_IDLE) /* not idle yet: the answer is on its way */
@@ -492,7 +492,7 @@ void conn_sweep(struct conn *c, int64_t now)
     bool flooded = c->x && c->x->streaming && c->out.n > CONN_OUTPUT_MAX;
     if (stuck || flooded) {
         conn_cut(c, "the client takes no bytes");
-    } else if (c->deadline && now > c->deadline) {
+    } else if (c->deadline && now > c->deadline && !paused) {
         time_out(c);
     } else if (peer_left(c)) {
         conn_close(c);

@@ -63,8 +63,9 @@ void conn_cut(struct conn *c, const char *why);
 bool conn_idle(const struct conn *c);
 /* With a request whose head has come and whose answer is not complete. */
 bool conn_busy(const struct conn *c);
-/* Deadlines, write progress, clients that left while we do not read. Called by the sweep. */
-void conn_sweep(struct conn *c, int64_t now);
+/* Deadlines, write progress, clients that left while we do not read. Called by the sweep. `paused`:
+ * the loop stood still, so that what a deadline waits for may have come and not been read. */
+void conn_sweep(struct conn *c, int64_t now, bool paused);
 /* Draining: no further request; an idle connection closes. */
 void conn_drain(struct conn *c);
 

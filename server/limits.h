@@ -41,6 +41,7 @@ enum {
 };
 
 #define SWEEP_MS 50        /* granularity of every timeout */
+#define PAUSE_MS 1000      /* a sweep so long after the last one: the loop stood still */
 #define LINGER_S 2.0       /* reading on after the last response so that it is not reset away */
 #define KEEPALIVE_S 15.0   /* silence before a stream gets a comment */
 #define STALL_S 30.0       /* no engine progress for this long: /health says 503 */

@@ -249,9 +249,11 @@ static void on_sweep(uv_timer_t *timer)
 {
     struct server *s = timer->data;
     int64_t now = clock_ns();
+    bool paused = now - s->swept_ns > PAUSE_MS * INT64_C(1000000);
+    s->swept_ns = now; /* the next sweep comes after what has arrived is read */
     for (struct conn *c = s->conns, *next; c; c = next) {
         next = c->next;
-        conn_sweep(c, now);
+        conn_sweep(c, now, paused);
     }
     generations_sweep(s, now);
     limit_answers(s);
@@ -274,6 +276,7 @@ void server_sweep(struct server *s)
     if (s->sweeping || uv_is_closing((uv_handle_t *)&s->sweep))
         return;
     s->sweeping = true;
+    s->swept_ns = clock_ns();
     uv_timer_start(&s->sweep, on_sweep, SWEEP_MS, SWEEP_MS);
 }
 

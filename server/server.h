@@ -38,6 +38,7 @@ struct server {
     uv_signal_t sigterm, sigint, sighup;
     int port;
     bool listening, sweeping;
+    int64_t swept_ns; /* the last sweep, or when they began */
 
     struct conn *conns;    /* list */
     int connections, late; /* open; of them accepted while draining: nobody waits for those */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_serving_trouble.c - the HTTP side when something is wrong: full queues, clients that leave
  * or do not read, a model that loads or a device that is lost, the end under load. */
+#include "server/conn.h"
+#include "server/limits.h"
 #include "serving_world.h"
 
 /* ---- trouble ------------------------------------------------------------------------------- */
@@ -438,6 +440,60 @@ static void start_looking(void)
     uv_timer_start(&delay.timer, look_at_delay, 1, 1);
 }
 
+static struct {
+    uv_check_t check; /* behind what has arrived, before timers */
+    _Atomic bool asked, stands;
+} pause_of_loop;
+
+/* As a machine that was paused, or a process that was stopped, for longer than all deadlines: that
+ * of every connection is over when the loop goes on. */
+static void stand_still(uv_check_t *check)
+{
+    (void)check;
+    if (!pause_of_loop.asked)
+        return;
+    pause_of_loop.stands = true;
+    while (pause_of_loop.asked)
+        usleep(1000);
+    serving->swept_ns -= INT64_C(60000000000);
+    for (struct conn *c = serving->conns; c; c = c->next)
+        c->deadline = clock_ns() - 1;
+}
+
+static void start_standing(void)
+{
+    uv_check_init(&serving->loop, &pause_of_loop.check);
+    uv_check_start(&pause_of_loop.check, stand_still);
+}
+
+static void serving_reads_what_came_while_it_stood_still(void **state)
+{
+    (void)state;
+    serving_stop();
+    pause_of_loop.asked = pause_of_loop.stands = false;
+    serving_prepare = start_standing;
+    serving_start();
+    serving_prepare = NULL;
+    int kept = client_open(), half = client_open(), silent = client_open();
+    client_send(kept, "GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_int_equal(client_status(client_response(kept)), 200);
+    client_send(half, "GET /health HTTP/1.1\r\nHo");
+    usleep(50000); /* most likely read by then; right either way */
+    pause_of_loop.asked = true;
+    while (!pause_of_loop.stands)
+        usleep(1000);
+    client_send(kept, "GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
+    client_send(half, "st: t\r\n\r\n");
+    usleep(2 * SWEEP_MS * 1000); /* a sweep is due before anything is read */
+    pause_of_loop.asked = false;
+    assert_int_equal(client_status(client_response(kept)), 200);
+    assert_int_equal(client_status(client_response(half)), 200);
+    assert_true(client_closed(silent)); /* its time was over */
+    close(kept);
+    close(half);
+    close(silent);
+}
+
 /* A balancer sends requests until it has asked /ready again. */
 static void serving_takes_requests_until_the_drain_delay_is_over(void **state)
 {
@@ -530,6 +586,7 @@ int main(void)
         TEST(serving_drains_while_clients_keep_their_connections),
         TEST(serving_says_that_it_drains_and_takes_nothing_new),
         TEST(serving_takes_requests_until_the_drain_delay_is_over),
+        TEST(serving_reads_what_came_while_it_stood_still),
         TEST(serving_cancels_with_an_error_after_the_drain_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
