@@ -3,12 +3,13 @@
  *
  * q, a [M, HEADS, HEAD_DIM]; keys and values in pages of [KV_HEADS, 16, HEAD_DIM]. Bytes moved: the
  * context's keys and values, 2 * 4 * HEAD_DIM a position and kv head: the larger part of a decode
- * step once contexts grow, so heads that share a kv head should share its loads (SHARE=1).
+ * step once contexts grow, so heads that share a kv head should share its loads (SHARE=1), and all
+ * of it should be read in the order in which it lies in memory (SHARE=2, lib/page_order.h).
  *
- * A work item is (token, head or kv head, part of the context). Its scores come a page of 16 keys
- * at a time, are kept for CHUNK positions, and become exponentials against the part's maximum. With
- * one part (SPLITS=1) that is the canonical order of lanes.h. More parts give an item of each to
- * more threads; their maxima, sums and values are merged behind a barrier.
+ * A work item is (token; head, kv head or neighbouring kv heads; part of the context). Its scores
+ * come a page of 16 keys at a time, are kept for CHUNK positions, and become exponentials against
+ * the part's maximum. With one part (SPLITS=1) that is the canonical order of lanes.h. More parts
+ * give an item of each to more threads; their maxima, sums and values are merged behind a barrier.
  *
  * Invariant: positions at or beyond a token's context are loaded (whole pages) but never used.
  */
@@ -26,21 +27,25 @@
 
 /* ---- code --------------------------------------------------------------------------------- */
 
-#include "cpu/lib/paged.h"
+#include "cpu/lib/page_order.h"
 #include "cpu/lib/taken.h"
 #include "cpu/lib/vexp.h"
 
-enum {
-    ITEM_HEADS = SHARE ? GROUP : 1,
-    HEAD_ITEMS = HEADS / ITEM_HEADS,
-    PARTIAL = HEAD_DIM + 16, /* floats a head's part leaves for the merge: values, max, sum */
-};
+/* The most heads of an item. */
+#if SHARE == 2
+enum { ITEM_HEADS = HEADS };
+#else
+enum { ITEM_HEADS = SHARE ? GROUP : 1 };
+#endif
 
-/* One item: heads [head, head + ITEM_HEADS) of token `token`, positions of pages [page0, page1),
- * `end` of which (counted from page0) are in the token's context. */
+enum { PARTIAL = HEAD_DIM + 16 }; /* floats a head's part leaves for the merge: values, max, sum */
+
+/* One item: heads [head, head + heads) of token `token`, which kv heads from kv_head on serve,
+ * positions of pages [page0, page1), `end` of which (counted from page0) are in the token's
+ * context. */
 struct item {
     const struct span *span;
-    int token, head, kv_head;
+    int token, head, heads, kv_head;
     int page0, page1, end;
 };
 
@@ -119,6 +124,36 @@ INLINE void values(const struct attn_args *a, const struct item *it, const int h
     }
 }
 
+INLINE struct chunk chunk_of(const struct attn_args *a, const struct item *it, int from, int to)
+{
+    const int kv1 = it->kv_head + it->heads / GROUP, seen = it->end - (from - it->page0) * 16;
+    return (struct chunk){a, it->span, it->kv_head, kv1, from, to, it->page1, seen};
+}
+
+/* Scores and values of the item's heads over pages [from, to), at most CHUNK positions. */
+INLINE void item_scores(const struct attn_args *a, const struct item *it, int from, int to,
+                        float *score)
+{
+    const struct chunk c = chunk_of(a, it, from, to);
+    if (SHARE == 2)
+        order_scores(&c, a->q + ((int64_t)it->token * HEADS + it->head) * HEAD_DIM, score, CHUNK);
+    for (int h = 0; SHARE < 2 && h < ITEM_HEADS; h++)
+        scores(a, it, h, from, to, score + h * CHUNK);
+}
+
+INLINE void item_values(const struct attn_args *a, const struct item *it, int from, int to,
+                        const float *e, float *out)
+{
+    const struct chunk c = chunk_of(a, it, from, to);
+    int h = 0;
+    if (SHARE == 2)
+        order_values(&c, e, CHUNK, out);
+    for (; SHARE < 2 && h + FLIGHT <= ITEM_HEADS; h += FLIGHT)
+        values(a, it, FLIGHT, from, to, e + h * CHUNK, out + h * HEAD_DIM);
+    for (; FLIGHT > 1 && h < ITEM_HEADS; h++)
+        values(a, it, 1, from, to, e + h * CHUNK, out + h * HEAD_DIM);
+}
+
 /* The item's heads: unnormalized values out[h], maxima most[h], sums total[h]. */
 INLINE void attend(const struct attn_args *a, const struct item *it, float *out, float *most,
                    float *total)
@@ -127,41 +162,50 @@ INLINE void attend(const struct attn_args *a, const struct item *it, float *out,
     float score[ITEM_HEADS * CHUNK] __attribute__((aligned(64)));
     float sum[ITEM_HEADS][16] __attribute__((aligned(64))) = {{0}};
     const int kept = it->page1 - it->page0 <= PAGES;
-    for (int h = 0; h < ITEM_HEADS; h++) {
+    for (int h = 0; h < it->heads; h++)
         most[h] = -__builtin_inff();
-        for (int p = it->page0; p < it->page1; p += PAGES) {
-            int to = p + PAGES < it->page1 ? p + PAGES : it->page1;
-            scores(a, it, h, p, to, score + h * CHUNK);
+    for (int d = 0; d < it->heads * HEAD_DIM; d++)
+        out[d] = 0.0f;
+    for (int p = it->page0; p < it->page1; p += PAGES) {
+        int to = p + PAGES < it->page1 ? p + PAGES : it->page1;
+        item_scores(a, it, p, to, score);
+        for (int h = 0; h < it->heads; h++)
             most[h] = highest(score + h * CHUNK, to - p, most[h]);
-        }
-        for (int d = 0; d < HEAD_DIM; d++)
-            out[h * HEAD_DIM + d] = 0.0f;
     }
     for (int p = it->page0; p < it->page1; p += PAGES) {
-        int to = p + PAGES < it->page1 ? p + PAGES : it->page1, h = 0;
-        for (h = 0; h < ITEM_HEADS; h++) {
-            if (!kept)
-                scores(a, it, h, p, to, score + h * CHUNK);
+        int to = p + PAGES < it->page1 ? p + PAGES : it->page1;
+        if (!kept)
+            item_scores(a, it, p, to, score);
+        for (int h = 0; h < it->heads; h++)
             exponentials(score + h * CHUNK, to - p, most[h], sum[h]);
-        }
-        for (h = 0; h + FLIGHT <= ITEM_HEADS; h += FLIGHT)
-            values(a, it, FLIGHT, p, to, score + h * CHUNK, out + h * HEAD_DIM);
-        for (; FLIGHT > 1 && h < ITEM_HEADS; h++)
-            values(a, it, 1, p, to, score + h * CHUNK, out + h * HEAD_DIM);
+        item_values(a, it, p, to, score, out);
     }
-    for (int h = 0; h < ITEM_HEADS; h++)
+    for (int h = 0; h < it->heads; h++)
         total[h] = vf_fold(vf_load(sum[h]));
 }
 
 /* ---- items over threads ------------------------------------------------------------------- */
 
-/* Item `index` of span s: tokens, then heads, then parts. */
-INLINE struct item item_of(const struct span *s, int index)
+/* Items that heads are for each token and part. Of neighbouring kv heads as many are one as come
+ * out even for all threads; where none do, a kv head is an item. */
+INLINE int head_items(const struct attn_args *a, const struct team *team)
 {
-    int part = index % SPLITS, head = index / SPLITS % HEAD_ITEMS;
-    int token = index / SPLITS / HEAD_ITEMS, context = s->context - s->count + token + 1;
+    int items = SHARE == 2 ? 1 : HEADS / ITEM_HEADS;
+    while (SHARE == 2 && items < KV_HEADS &&
+           (KV_HEADS % items != 0 || a->m * SPLITS * items % team->size != 0))
+        items++;
+    return items;
+}
+
+/* Item `index` of span s: tokens, then `items` of heads, then parts. */
+INLINE struct item item_of(const struct span *s, int items, int index)
+{
+    const int unit = SHARE ? GROUP : 1, units = HEADS / unit; /* heads that no item divides */
+    int part = index % SPLITS, at = index / SPLITS % items;
+    int token = index / SPLITS / items, context = s->context - s->count + token + 1;
     int pages = (context + KV_PAGE - 1) / KV_PAGE;
-    struct item it = {.span = s, .token = s->first + token, .head = head * ITEM_HEADS};
+    struct item it = {.span = s, .token = s->first + token, .head = units * at / items * unit};
+    it.heads = SHARE < 2 ? ITEM_HEADS : units * (at + 1) / items * unit - it.head;
     it.kv_head = it.head / GROUP;
     it.page0 = pages * part / SPLITS;
     it.page1 = pages * (part + 1) / SPLITS;
@@ -180,7 +224,7 @@ INLINE void do_item(const struct attn_args *a, const struct team *team, struct i
     float out[ITEM_HEADS * HEAD_DIM] __attribute__((aligned(64)));
     float most[ITEM_HEADS], total[ITEM_HEADS];
     attend(a, &it, out, most, total);
-    for (int h = 0; h < ITEM_HEADS; h++) {
+    for (int h = 0; h < it.heads; h++) {
         float *to = SPLITS > 1 ? partial(team, it.token, it.head + h, part)
                                : a->a + ((int64_t)it.token * HEADS + it.head + h) * HEAD_DIM;
         float r = SPLITS > 1 ? 1.0f : 1.0f / total[h];
@@ -215,25 +259,20 @@ INLINE void merge(const struct attn_args *a, const struct team *team, int token,
     }
 }
 
-/* Positions that all items of a span read, for even ranges. */
-INLINE int64_t span_work(const struct span *s)
-{
-    return (int64_t)s->count * s->context * HEAD_ITEMS * SPLITS;
-}
-
 static void run(const void *args, const struct team *team)
 {
     const struct attn_args *a = args;
-    int64_t all = 0, before = 0;
+    const int items = head_items(a, team);
+    int64_t all = 0, before = 0; /* positions that items read, for even ranges */
     int turn = 0, next = -1;
     for (int i = 0; i < a->spans; i++)
-        all += span_work(&a->span[i]);
+        all += (int64_t)a->span[i].count * a->span[i].context * items * SPLITS;
     for (int i = 0; i < a->spans; i++) {
         const struct span *s = &a->span[i];
         const int64_t each = s->context;
-        for (int n = 0; n < s->count * HEAD_ITEMS * SPLITS; n++, before += each, turn++)
+        for (int n = 0; n < s->count * items * SPLITS; n++, before += each, turn++)
             if (item_is_mine(team, DEAL, turn, &next, before + each / 2, all))
-                do_item(a, team, item_of(s, n), n % SPLITS);
+                do_item(a, team, item_of(s, items, n), n % SPLITS);
     }
     if (SPLITS == 1)
         return;

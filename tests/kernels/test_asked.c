@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_asked.c - what products of rows and of panels ask memory for before they read it.
+/* test_asked.c - what products of rows and of panels, and attention in the order of memory, ask
+ * memory for before they read it.
  *
  * A prefetch changes no result, so nothing else notices one that names the wrong lines: kernels
  * are only slower. Here the ones of kernels/cpu/lib are written down instead, while a matrix is
  * multiplied group after group (the portable kernels, which ask as those of AVX2 and AVX-512 do).
  * Every line of a group has to be asked for before the group begins, but for the first groups, and
- * what is one stream in the order of its addresses, without a gap and without a line twice.
+ * what is one stream in the order of its addresses, without a gap and without a line twice. So are
+ * the rows of kv heads, all keys and then all values.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,6 +18,8 @@ static void asked(const void *p);
 #define FIRST(p, ...) (p)
 #define __builtin_prefetch(...) asked(FIRST(__VA_ARGS__, 0))
 
+#define PREFETCH 2 /* of page_order.h: kv heads */
+#include "kernels/cpu/lib/page_order.h"
 #include "kernels/cpu/lib/panel.h"
 #include "kernels/cpu/lib/rows.h"
 
@@ -24,7 +28,7 @@ enum { LINE = 64, AHEAD = 2048, ROWS = 4, GROUPS = 24, LONGEST = 4096 };
 /* What was asked for of the matrix: lines of it, and whether addresses only ever rose. */
 static struct {
     const uint8_t *base, *last;
-    int64_t lines, times;
+    int64_t lines, times, falls;
     bool *line, rising;
 } seen;
 
@@ -33,6 +37,7 @@ static void asked(const void *p)
     const uint8_t *at = p;
     int64_t line = (at - seen.base) / LINE;
     seen.rising &= at > seen.last;
+    seen.falls += at < seen.last;
     seen.last = at;
     seen.times++;
     if (line < seen.lines)
@@ -44,7 +49,7 @@ static void begin(const uint8_t *base, int64_t bytes)
     free(seen.line);
     seen.base = seen.last = base;
     seen.lines = bytes / LINE;
-    seen.times = 0;
+    seen.times = seen.falls = 0;
     seen.rising = true;
     seen.line = calloc((size_t)seen.lines, sizeof *seen.line);
     if (!seen.line)
@@ -124,6 +129,44 @@ INLINE int panels_of(const char *what, const int type, const int k, const int to
     return bad;
 }
 
+/* Attention of one token over pages whose keys and then values lie in a row, for kv heads
+ * [kv0, kv1). Heads that share a kv head may each ask for the line at which another one's share
+ * ends; values are summed, and asked for, SETS lines of each row at a time. Behind the last ones
+ * there is nothing, so the last page is asked for again. */
+static int pages_of(const char *what, int kv0, int kv1)
+{
+    enum { PAGES = 12, LENGTH = KV_PAGE * HEAD_DIM * 4, PAGE = KV_HEADS * LENGTH };
+    static float q[HEADS * HEAD_DIM], score[HEADS * PAGES * KV_PAGE], out[HEADS * HEAD_DIM];
+    static int32_t table[PAGES];
+    uint8_t *pages = matrix(2 * PAGES * PAGE);
+    const struct span span = {.count = 1, .context = PAGES * KV_PAGE};
+    const struct attn_args a = {
+        .k_pages = pages, .v_pages = pages + PAGES * PAGE, .page_table = table, .scale = 1};
+    int64_t late = 0, rows = 0;
+    for (int p = 0; p < PAGES; p++)
+        table[p] = p;
+    begin(pages, 2 * PAGES * PAGE);
+    const struct chunk c = {&a, &span, kv0, kv1, 0, PAGES, PAGES, PAGES * KV_PAGE};
+    order_scores(&c, q, score, PAGES * KV_PAGE);
+    /* by now all keys but the first, and the first values */
+    for (int p = 0; p < 2 * PAGES; p++)
+        for (int kv = kv0; kv < kv1; kv++, rows++)
+            if (rows >= PREFETCH && rows < (kv1 - kv0) * PAGES + PREFETCH)
+                late += missed(p * (int64_t)PAGE + kv * LENGTH, LENGTH);
+    late += seen.falls;
+    order_values(&c, score, PAGES * KV_PAGE, out);
+    for (int p = PAGES; p < 2 * PAGES; p++)
+        for (int kv = kv0; kv < kv1; kv++)
+            late += missed(p * (int64_t)PAGE + kv * LENGTH, LENGTH);
+    const int64_t most = rows * (LENGTH / LINE + GROUP);
+    const int64_t turns = rows / 2 * (DIMS / SETS - 1) + PREFETCH;
+    const bool bad = late > 0 || seen.times > most || seen.falls > turns;
+    printf("%s - %s: %d lines late, %d asked for, at most %d, back %d times\n",
+           bad ? "not ok" : "ok", what, (int)late, (int)seen.times, (int)most, (int)seen.falls);
+    free(pages);
+    return bad;
+}
+
 int main(void)
 {
     int bad = rows_of("rows of Q4_1", DTYPE_Q4_1, 576);
@@ -137,6 +180,9 @@ int main(void)
     bad += panels_of("panels of Q4_1, two at a time", DTYPE_Q4_1, 1536, 2);
     bad += panels_of("panels of Q8_0", DTYPE_Q8_0, 576, 1);
     bad += panels_of("panels of Q4_K", DTYPE_Q4_K, 1024, 1);
+    bad += pages_of("pages of three kv heads", 0, 3);
+    bad += pages_of("pages of the last two", 1, 3);
+    bad += pages_of("pages of one", 1, 2);
     free(seen.line);
     return bad > 0;
 }

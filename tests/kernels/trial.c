@@ -22,7 +22,7 @@
 #include "engine/cpu/pool.h"
 #include "specializer/admission/check.h"
 
-enum { THREADS_MOST = 3 };
+enum { THREADS_MOST = 3, LONG_MOST = 4096 };
 
 void trial_describe(struct trial *tr)
 {
@@ -232,6 +232,20 @@ static int check_case(const struct trial *tr, const struct cpu_kernel *k, struct
     return status;
 }
 
+/* One token over a context of more positions than attention keeps the scores of. */
+static int check_long(const struct trial *tr, const struct cpu_kernel *k, struct err *err)
+{
+    const int32_t kept = knob_value(tr, ROLE_CHUNK, 0) * knob_value(tr, ROLE_SPLITS, 1);
+    const struct case_shape shape = {
+        .region = REGION_ATTN, .m = 1, .sequences = 1, .context = kept + 40};
+    if (tr->t->region != REGION_ATTN || kept == 0 || kept > LONG_MOST)
+        return 0;
+    struct pool *pool = pool_open(2, 0);
+    int status = check_case(tr, k, pool, &shape, FILL_NORMAL, err);
+    pool_close(pool);
+    return status;
+}
+
 static int check(const struct trial *tr, const struct cpu_kernel *k, struct err *err)
 {
     const int m_max = tr->facts.M_MAX, region = tr->t->region;
@@ -261,7 +275,7 @@ static int check(const struct trial *tr, const struct cpu_kernel *k, struct err 
         }
         pool_close(pool);
     }
-    return 0;
+    return check_long(tr, k, err);
 }
 
 /* Ranks are processes, and the probe has them. */

@@ -414,6 +414,37 @@ static int see_starts(struct start_row *seen, int n, int most, const struct temp
 }
 
 /* A row that is illegal wherever it holds is one that no search ever begins with. */
+/* The first of attn's START rows that is in the space, under bit_equal or not. */
+static struct point attn_start(const struct facts *f, bool bits)
+{
+    const struct template *t = template_find("attn");
+    struct point p = template_defaults(t);
+    for (int n = 0; template_start_row(t, f, n, &p); n++)
+        if (!template_illegal(t, &p, f) && (!bits || t->bit_equal(&p, f)))
+            return p;
+    fail_msg("no START row of attn holds");
+    return p;
+}
+
+/* However many heads there are, and whatever the policy: any other way is slower than eager. */
+static void attention_of_few_tokens_begins_in_the_order_of_memory(void **unused)
+{
+    (void)unused;
+    static const int widths[] = {1, 2, 16}, heads[] = {1, 9, 64, 128};
+    const struct template *t = template_find("attn");
+    const int share = template_knob(t, "SHARE"), splits = template_knob(t, "SPLITS");
+    for (int i = 0; i < 3 * 4 * 2; i++) {
+        struct facts f = facts_up_to(REGION_ATTN, widths[i % 3], i < 12 ? 1 : 2, DTYPE_Q4_1);
+        f.HEADS = heads[i / 3 % 4];
+        f.KV_HEADS = f.HEADS == 9 ? 3 : 1;
+        struct point any = attn_start(&f, false), exact = attn_start(&f, true);
+        assert_int_equal(any.value[share], 2);
+        assert_int_equal(exact.value[share], 2);
+        assert_true(any.value[splits] > 1); /* work for a second thread */
+        assert_int_equal(exact.value[splits], 1);
+    }
+}
+
 static void every_start_row_is_legal_somewhere(void **unused)
 {
     (void)unused;
@@ -454,6 +485,7 @@ int main(void)
         cmocka_unit_test(an_arm_has_its_own_instruction_sets_and_no_other_has_them),
         cmocka_unit_test(there_is_a_start_for_each_instruction_set_and_format),
         cmocka_unit_test(a_start_that_keeps_the_bits_is_there_for_narrow_steps),
+        cmocka_unit_test(attention_of_few_tokens_begins_in_the_order_of_memory),
         cmocka_unit_test(every_start_row_is_legal_somewhere),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
