@@ -58,7 +58,8 @@ def test_predictions_of_requests_that_wait_hold_no_more_than_a_context(start):
     all of it were kept meanwhile, which nobody counted."""
     # what AddressSanitizer keeps of freed memory, to find its use, would count as the server's
     asan = os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=1:thread_local_quarantine_size_kb=64"
-    s = start("--engine-max-batch", "1", prefix=["env", "ASAN_OPTIONS=" + asan])
+    # and room for keys and values comes with the tokens that need it in small pages only
+    s = start("--engine-max-batch", "1", "--engine-huge-pages=false", prefix=["env", "ASAN_OPTIONS=" + asan])
     content = "it is " * (2 * MIB // 6)
     body = json.dumps({"prompt": "a", "prediction": {"type": "content", "content": content}}).encode()
     first = json.dumps({"prompt": "a", "max_tokens": 8000, "ignore_eos": True, "stream": True}).encode()
