@@ -156,9 +156,8 @@ static void begin_anew(struct fleet *f)
     f->back = INT64_MAX;
     f->lease_due_ns = f->pull_due_ns = f->send_due_ns = f->view_due_ns = 0;
     f->all_due_ns = f->beat_due_ns = f->say_due_ns = 0;
-    f->listen_due = f->hello_due = f->all_due = f->again_due = true;
-    f->again_after = f->all_slot = 0;
-    f->again_failed = false;
+    f->listen_due = f->hello_due = true;
+    tell_all_again(f);
     f->gone = 0;
     f->prune_due_ns = in(5);
     f->trace_id = -1;
@@ -464,11 +463,9 @@ void fleet_close(struct fleet *f)
 {
     if (!f)
         return;
-    const uint64_t one = 1;
     struct timespec until;
     atomic_store(&f->stop, true);
-    if (write(f->wake_fd, &one, sizeof one) < 0)
-        log_debug("fleet", "wake: %s", strerror(errno));
+    fleet_wake(f);
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += CLOSE_S;
     if (pthread_timedjoin_np(f->thread, NULL, &until) == 0) {

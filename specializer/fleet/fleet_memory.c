@@ -6,7 +6,6 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "config/clock.h"
 #include "config/log.h"
@@ -226,13 +225,6 @@ void fleet_compare(struct fleet *f, const struct record *own)
 
 /* ---- leases ---------------------------------------------------------------------------------- */
 
-static void poke(struct fleet *f)
-{
-    const uint64_t one = 1;
-    if (write(f->wake_fd, &one, sizeof one) < 0)
-        return; /* the counter is full: it is awake */
-}
-
 void fleet_wish(struct fleet *f, const char *const *slot, int n)
 {
     if (!f)
@@ -254,7 +246,7 @@ void fleet_wish(struct fleet *f, const char *const *slot, int n)
     }
     pthread_mutex_unlock(&f->lock);
     if (asks)
-        poke(f);
+        fleet_wake(f);
 }
 
 bool fleet_leased(struct fleet *f, const char *slot)

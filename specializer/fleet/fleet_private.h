@@ -5,6 +5,7 @@
 #define WHET_SPECIALIZER_FLEET_FLEET_PRIVATE_H
 
 #include <pthread.h>
+#include <sys/eventfd.h>
 
 #include "engine/dispatch.h"
 #include "specializer/fleet/fleet.h"
@@ -121,6 +122,12 @@ struct serving {
 };
 bool fleet_serves(const struct serving *s, const char *key);
 /* Nobody listens to the server any more. Lock held. */
+/* Ends the thread's wait; any thread. A counter that is full takes no more: the thread is awake. */
+static inline void fleet_wake(struct fleet *f)
+{
+    eventfd_write(f->wake_fd, 1);
+}
+
 bool fleet_distrusted(const struct fleet *f, const char *server);
 /* Which row of a full slot makes room for `r`; NULL: none does, `r` itself is missed least. The
  * newest never does, nor the few words about a kernel that serves here; one that serves makes room

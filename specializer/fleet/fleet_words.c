@@ -13,7 +13,6 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "config/log.h"
 #include "specializer/fleet/fleet_private.h"
@@ -36,7 +35,6 @@ static void wait_in_memory(struct fleet *f, const struct store_word *w, const st
 static void say(struct fleet *f, struct store_word *w)
 {
     struct err err;
-    const uint64_t one = 1;
     memcpy(w->env, f->self.env, sizeof w->env);
     memcpy(w->server, f->self.server, sizeof w->server);
     memcpy(w->name, f->self.name, sizeof w->name);
@@ -44,8 +42,7 @@ static void say(struct fleet *f, struct store_word *w)
         wait_in_memory(f, w, &err);
     atomic_fetch_add(&f->untold, 1);
     atomic_store(&f->said, true);
-    if (write(f->wake_fd, &one, sizeof one) < 0)
-        return; /* the counter is full: it is awake */
+    fleet_wake(f);
 }
 
 void fleet_verdict(struct fleet *f, const char *key, bool upheld, const char *words)

@@ -23,6 +23,7 @@ static const char *table_value(const struct fleet_rows *rows, int row, int colum
 
 #define fleet_value table_value
 #include "specializer/fleet/fleet_memory.c"
+#include "tests/unit/specializer/fleet/memory_world.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -112,33 +113,12 @@ static void what_is_kept_is_bounded(struct fleet *f)
     }
 }
 
-static struct fleet *open_memory(void)
-{
-    static struct dispatch *slots;
-    struct fleet *f = xcalloc(1, sizeof *f);
-    slots = slots ? slots : dispatch_open_names();
-    f->slots = slots;
-    f->rows = xcalloc((size_t)dispatch_slots(slots), sizeof *f->rows);
-    f->wake_fd = -1;
-    atomic_store(&f->stop, true); /* the store is not looked at */
-    pthread_mutex_init(&f->lock, NULL);
-    pthread_mutex_init(&f->in_use, NULL);
-    return f;
-}
-
-static void close_memory(struct fleet *f)
-{
-    for (int i = 0; i < dispatch_slots(f->slots); i++)
-        free(f->rows[i].row);
-    free(f->rows);
-    free(f->suspect);
-    free(f);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+    static struct dispatch *slots;
     char *text = xmalloc(size + 1);
-    struct fleet *f = open_memory();
+    slots = slots ? slots : dispatch_open_names();
+    struct fleet *f = memory_open(slots);
     memcpy(text, data, size);
     text[size] = 0; /* libpq's values end with NUL, and have none inside */
     log_set_level(LOG_ERROR);
@@ -153,7 +133,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             fleet_compare(f, &own);
         }
     what_is_kept_is_bounded(f);
-    close_memory(f);
+    memory_close(f);
     free(text);
     return 0;
 }

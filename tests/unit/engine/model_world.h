@@ -118,6 +118,30 @@ static inline char *copy_rope_case(const cJSON *entry)
     return folder;
 }
 
+/* A golden file without its tokenizer. */
+static inline struct model *open_golden_weights(const char *name)
+{
+    struct err err;
+    char *path = golden_path(name);
+    struct model *m = model_open(path, false, NULL, NULL, &err);
+    if (!m)
+        fail_msg("%s", err.msg);
+    free(path);
+    return m;
+}
+
+/* The model of a case of rope-models.json. */
+static inline struct model *open_rope_case(const cJSON *entry, bool with_tokenizer)
+{
+    char *folder = copy_rope_case(entry);
+    struct err err;
+    struct model *m = model_open(folder, with_tokenizer, NULL, NULL, &err);
+    if (!m)
+        fail_msg("%s: %s", cJSON_GetObjectItem(entry, "case")->valuestring, err.msg);
+    remove_folder(folder);
+    return m;
+}
+
 static inline void assert_refused(const char *path, const char *what, const char *message)
 {
     struct err err = {0};

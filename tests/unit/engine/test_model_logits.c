@@ -126,17 +126,6 @@ static float *head(struct pass *p)
     return logits;
 }
 
-static struct model *open_golden_weights(const char *name)
-{
-    struct err err;
-    char *path = golden_path(name);
-    struct model *m = model_open(path, false, NULL, NULL, &err);
-    if (!m)
-        fail_msg("%s", err.msg);
-    free(path);
-    return m;
-}
-
 /* Logits after the last of n tokens; the caller frees them. */
 static float *forward(const struct model *m, const int32_t *tokens, int32_t n)
 {
@@ -285,11 +274,7 @@ static void every_rotary_scaling_gives_the_logits_of_transformers(void **state)
     cJSON_ArrayForEach(entry, golden)
     {
         const char *name = cJSON_GetObjectItem(entry, "case")->valuestring;
-        char *folder = copy_rope_case(entry);
-        struct err err;
-        struct model *m = model_open(folder, false, NULL, NULL, &err);
-        if (!m)
-            fail_msg("%s: %s", name, err.msg);
+        struct model *m = open_rope_case(entry, false);
         assert_int_equal(check_prompts(m, name, entry), 2);
         model_close(m);
         if (!strcmp(name, "gguf")) {
@@ -298,7 +283,6 @@ static void every_rotary_scaling_gives_the_logits_of_transformers(void **state)
             model_close(m);
             cases++;
         }
-        remove_folder(folder);
         cases++;
     }
     assert_int_equal(cases, 9);

@@ -32,24 +32,15 @@ static void frequencies_and_attention_factors_are_those_of_transformers(void **s
     cJSON_ArrayForEach(entry, golden)
     {
         const char *name = cJSON_GetObjectItem(entry, "case")->valuestring;
-        char *folder = copy_rope_case(entry);
-        struct err err;
-        struct model *m = model_open(folder, true, NULL, NULL, &err);
-        if (!m)
-            fail_msg("%s: %s", name, err.msg);
+        struct model *m = open_rope_case(entry, true);
         check_case(name, &m->shape, entry);
         assert_int_equal(m->shape.max_context, 512); /* told, or what a factor of 4 reaches */
         model_close(m);
-        remove_folder(folder);
         if (!strcmp(name, "gguf")) {
-            char *path = golden_path("rope-yarn.gguf");
-            m = model_open(path, false, NULL, NULL, &err);
-            if (!m)
-                fail_msg("%s", err.msg);
-            check_case(path, &m->shape, entry);
+            m = open_golden_weights("rope-yarn.gguf");
+            check_case("rope-yarn.gguf", &m->shape, entry);
             assert_int_equal(m->shape.max_context, 512);
             model_close(m);
-            free(path);
         }
         cases++;
     }

@@ -134,6 +134,12 @@ static void wait_for(struct prober *p, struct errand *e)
     }
 }
 
+static void poll_for(struct prober *p, int ms)
+{
+    for (int64_t end = clock_ns() + (int64_t)ms * 1000000; clock_ns() < end; usleep(1000))
+        prober_poll(p);
+}
+
 static struct errand asked(struct prober *p, const char *how)
 {
     struct errand e = {.path = how};
@@ -272,10 +278,7 @@ static void nothing_is_asked_and_no_turn_given_while_it_is_held(void **state)
     struct errand e = {.path = "/x/passes"};
     prober_hold(p, true);
     prober_add(p, &e);
-    for (int i = 0; i < 20; i++) {
-        prober_poll(p);
-        usleep(1000);
-    }
+    poll_for(p, 20);
     assert_int_equal(e.state, ERRAND_WAITS);
     assert_int_equal(prober_counts(p).slices, 0);
     prober_hold(p, false);
@@ -309,12 +312,6 @@ static void processes_that_answer_nothing_come_ever_more_rarely(void **state)
         /* where steps are served, a start is felt: never at once */
         assert_true(prober_patience_s(failures, true) == (failures < 2 ? 5 : pause_s[failures]));
     }
-}
-
-static void poll_for(struct prober *p, int ms)
-{
-    for (int64_t end = clock_ns() + (int64_t)ms * 1000000; clock_ns() < end; usleep(1000))
-        prober_poll(p);
 }
 
 /* Two that answered nothing, one after the other: the third is not started at once. */

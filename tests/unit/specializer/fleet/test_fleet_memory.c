@@ -19,27 +19,18 @@ static const char *table_value(const struct fleet_rows *rows, int row, int colum
 
 #define fleet_value table_value
 #include "specializer/fleet/fleet_memory.c"
+#include "tests/unit/specializer/fleet/memory_world.h"
 
 static struct fleet *open_memory(void)
 {
-    struct fleet *f = xcalloc(1, sizeof *f);
-    f->slots = dispatch_open_names();
-    f->rows = xcalloc((size_t)dispatch_slots(f->slots), sizeof *f->rows);
-    f->wake_fd = -1;
-    atomic_store(&f->stop, true); /* the store is not looked at */
-    pthread_mutex_init(&f->lock, NULL);
-    pthread_mutex_init(&f->in_use, NULL);
-    return f;
+    return memory_open(dispatch_open_names());
 }
 
 static void close_memory(struct fleet *f)
 {
-    for (int i = 0; i < dispatch_slots(f->slots); i++)
-        free(f->rows[i].row);
-    free(f->rows);
-    free(f->suspect);
-    dispatch_close(f->slots);
-    free(f);
+    struct dispatch *slots = f->slots;
+    memory_close(f);
+    dispatch_close(slots);
 }
 
 /* ---- speeds ---------------------------------------------------------------------------------- */
