@@ -33,6 +33,7 @@
 
 /* cuda/wide.def has them; whoever compiles this gives each a value. */
 #define E4M3 0
+#define STORE 0 /* its tiles leave no shared memory for the other way */
 
 /* ---- legality ----------------------------------------------------------------------------- */
 

@@ -7,7 +7,7 @@
  * (q = lane % 4). The rows are 2 g and 2 g + 1 of the matrix (g = lane / 4) where wide.cu has
  * packed them so, g and g + 8 of bricks; there lanes exchange one of them (pair_rows()), so that
  * each has two neighbours here, too. They are finished where they are: eight lanes write 32 or 64
- * bytes in a row, or 16 of h.
+ * bytes in a row, or 16 of h (or all of it through shared memory: wide_gated.cuh).
  */
 #ifndef WHET_KERNELS_CUDA_LIB_WIDE_END_CUH
 #define WHET_KERNELS_CUDA_LIB_WIDE_END_CUH
@@ -76,6 +76,9 @@ struct memory {
     barrier here[RING], taken[RING]; /* of bricks; full and empty are of stages */
 #else
     char stage[STAGES][(FEATURES + TOKENS) * 128];
+#endif
+#if AT_MLP_IN && STORE
+    uint4 staged[GROUPS][2][128]; /* h of 32 tokens, by turns */
 #endif
     float4 sent[SPLIT > 1 ? (SPLIT - 1) * OWN *TILES *GROUPS * 128 : 1];
     int position[2][AT_ATTN_IN ? TOKENS : 1], kv_row[2][AT_ATTN_IN ? TOKENS : 1];
@@ -184,36 +187,7 @@ __device__ __forceinline__ int local_token(const struct place &at, int i)
 #if AT_ATTN_IN
 #include "cuda/lib/wide_heads.cuh"
 #elif AT_MLP_IN
-/* silu() of device.cuh within a few ulp, by instructions alone. */
-__device__ __forceinline__ float silu_fast(float v)
-{
-    float r;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + exp2_fast(v * -1.44269504f)));
-    return v * r;
-}
-
-/* Four sums of a thread, of tokens t and t + 1: an element of h for each. Of two lanes with
- * neighbouring elements one takes the first token, the other the second. */
-__device__ __forceinline__ void finish_gated(const struct region_args &a, int row, int t, int m,
-                                             const float *c)
-{
-    int odd = threadIdx.x >> (BRICKS ? 3 : 2) & 1; /* the lane that is 8 or 4 away has the other */
-    float first = silu_fast(c[0]) * c[2], second = silu_fast(c[1]) * c[3];
-    float other = __shfl_xor_sync(WARP_ALL, odd ? first : second, BRICKS ? 8 : 4);
-    unsigned pair = odd ? pack_bf16(other, second) : pack_bf16(first, other);
-    size_t i = (size_t)(t + odd) * FFN + (row + own_row()) / 2 - odd;
-    if (t + odd < m)
-        *(unsigned *)((bf16 *)a.wide.out16 + i) = pair;
-}
-
-__device__ __forceinline__ void finish_rows(const struct region_args &a, const struct place &at,
-                                            int row, int m, const float *c)
-{
-#pragma unroll
-    for (int i = 0; i < OWN; i++)
-        if (EIGHTS % SPLIT == 0 || local_token(at, i) < TOKENS)
-            finish_gated(a, row, at.token + local_token(at, i), m, c + i * 4);
-}
+#include "cuda/lib/wide_gated.cuh"
 #else
 enum { TOGETHER = 4, BATCHES = (OWN + TOGETHER - 1) / TOGETHER }; /* groups of eight tokens */
 
@@ -289,16 +263,20 @@ __device__ __forceinline__ struct taken take_tokens(const struct region_args &,
     return {};
 }
 
-__device__ __forceinline__ void finish_tile(const struct region_args &a, struct memory &,
-                                            const struct place &at, int group, int m, int,
+__device__ __forceinline__ void finish_tile(const struct region_args &a, struct memory &s,
+                                            const struct place &at, int group, int m, int parity,
                                             const struct taken &, own_sums &c)
 {
 #if BRICKS
     pair_rows(c);
 #endif
+#if AT_MLP_IN && STORE
+    finish_gated(a, s, at, group, m, parity, c);
+#else
 #pragma unroll
     for (int r = 0; r < TILES; r++)
         finish_rows(a, at, first_row(at, group, r), m, c[r]);
+#endif
 }
 #endif
 

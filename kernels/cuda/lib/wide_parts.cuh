@@ -106,12 +106,15 @@ __device__ __forceinline__ float most_of_row(const row_part &v)
 __device__ __forceinline__ void put_row(const struct region_args &a, int t, const row_part &v)
 {
     char *codes = (char *)a.work.work;
-    float *scales = (float *)(codes + CODES), row = BY_TOKEN ? most_of_row(v) : 0;
+    float *scales = (float *)(codes + CODES), most = BY_TOKEN ? most_of_row(v) : 0;
+    float by = most > 1e-30f ? 448 / most : 0;
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
         int i = threadIdx.x + k * NORM_THREADS;
-        float most = BY_TOKEN ? row : most_of_warp(most_of_four(v[k]));
-        float by = most > 1e-30f ? 448 / most : 0;
+        if (!BY_TOKEN) {
+            most = most_of_warp(most_of_four(v[k]));
+            by = most > 1e-30f ? 448 / most : 0;
+        }
         if (i < K / 4)
             ((unsigned *)codes)[(size_t)t * (K / 4) + i] =
                 pack_e4m3(v[k].x * by, v[k].z * by) | pack_e4m3(v[k].y * by, v[k].w * by) << 16;
