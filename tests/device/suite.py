@@ -35,6 +35,13 @@ OWN_KERNELS = [flag for name in ("whet_", "eager_", "oracle_", "probe_")
 LIMIT_S = 900
 COUNTS = re.compile(r"^(\d+) checks, (\d+) failed", re.M)
 CLEAN = re.compile(r"ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards")
+# What racecheck takes for races between blocks of a cluster and is none: all lanes of a warp store
+# to another block, meet (__syncwarp), and one of them arrives at the barrier there with release;
+# readers meet, and one of them says so. Release covers what was ordered before it; racecheck lets it
+# cover the arriving thread's own accesses only (docs/gpu.md).
+RACE = re.compile(r"Race reported between|^=+ +and (Read|Write) access", re.M)
+KNOWN_RACE = re.compile(r"(Read|Write) access at (send|meet)\(.* in wide_end\.cuh:")
+RACES_SHOWN = re.compile(r"RACECHECK SUMMARY: (\d+) hazards? displayed")
 
 
 class Part:
@@ -91,20 +98,22 @@ def plain_parts(at, quick):
 
 
 def sanitizer_parts(at):
-    """Templates with allocations as large as they must be; and what the engine and the probe launch
-    themselves. Uninitialized memory only in the first: a backend's pages are meant to hold any.
+    """Templates with allocations as large as they must be, those that read blocks of weights in the
+    probe; and what the engine and the probe launch themselves. Uninitialized memory only in the first: a backend's pages are meant to hold any.
     Races without the library's products, which racecheck cannot run (products.c)."""
     device, points = at.program("test_device"), at.program("test_points")
     parts = []
 
     def add(tool, name, command):
-        checker = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99", *OWN_KERNELS]
+        checker = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "99", "--print-limit",
+                   "100000", *OWN_KERNELS]
         parts.append(Part(f"{tool} {name}", checker + command, tool=tool))
     for tool in ("racecheck", "initcheck", "memcheck"):  # the longest first
         for family in reversed(FAMILIES):
             add(tool, family, [points, family, "--points", "1", "--quick", "--exact"])
     some = [("steps", "d64 g4"), ("steps", "d128 g2"), ("probe", "d64 g4"), ("probe", "d128 g2"),
-            ("regions", "d64 g4"), ("regions", "d128 g2"), ("sampler", ""), ("graphs", "llama")]
+            ("regions", "d64 g4"), ("regions", "d128 g2"), ("sampler", ""), ("graphs", "llama"),
+            ("probe-formats", "F8"), ("probe-formats", "Q4_K")]
     for tool, flags, which in (("racecheck", ["--plain"], some),
                                ("memcheck", [], some + [("lt", "")])):
         for part, shape in which:
@@ -121,12 +130,22 @@ def missing(python):
     return ""
 
 
+def only_known_races(text):
+    """Whether racecheck reports such races as KNOWN_RACE, and no others."""
+    lines = [x for x in text.splitlines() if RACE.search(x)]
+    shown = RACES_SHOWN.search(text)
+    first = sum("Race reported between" in x for x in lines)
+    return bool(shown and first == int(shown[1]) and all(KNOWN_RACE.search(x) for x in lines))
+
+
 def judge(part, status, text):
     counts = COUNTS.findall(text)
     made, part.failed = (int(n) for n in counts[-1]) if counts else (0, 0)
     if part.tool:
         made += 1
-        part.failed += not CLEAN.search(text)
+        known = only_known_races(text)
+        part.failed += not (known or CLEAN.search(text))
+        status = 0 if known and status == 99 else status
     if status != 0 and part.failed == 0:
         part.failed, made = 1, made + 1
         part.why = part.why or f"exit status {status}"

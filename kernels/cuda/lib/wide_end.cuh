@@ -112,13 +112,13 @@ __device__ __forceinline__ float4 *sent_at(struct memory &s, int from, int to, i
 }
 
 /* Sends the sums of tokens that are other blocks', adds what they sent of this block's: first its
- * own, then by parts in order. */
+ * own, then by parts in order. `again`, `more`: there was a tile before, there is another one. */
 __device__ __forceinline__ void meet(struct memory &s, const struct place &at, int rank, int parity,
-                                     bool again, const sums &c, own_sums &own)
+                                     bool again, bool more, const sums &c, own_sums &own)
 {
     int thread = threadIdx.x - 128, lane = threadIdx.x % 32;
     if (again) /* what was sent before has been read everywhere */
-        barrier_wait(&s.sums_read, parity ^ 1);
+        barrier_wait_cluster(&s.sums_read, parity ^ 1);
 #pragma unroll
     for (int i = 0; i < EIGHTS * TILES; i++) {
         int eight = i / TILES, r = i % TILES, to = eight % SPLIT;
@@ -143,9 +143,11 @@ __device__ __forceinline__ void meet(struct memory &s, const struct place &at, i
         own[r][eight * 4] += v.x, own[r][eight * 4 + 1] += v.y;
         own[r][eight * 4 + 2] += v.z, own[r][eight * 4 + 3] += v.w;
     }
-    named_sync(1, GROUPS * 128);
+    if (!more)
+        return;
+    named_sync(1, GROUPS * 128); /* all have read */
     if (thread < SPLIT && thread != at.part)
-        barrier_arrive_at<false>(&s.sums_read, rank % CLUSTER + thread * CLUSTER);
+        barrier_arrive_at<true>(&s.sums_read, rank % CLUSTER + thread * CLUSTER);
 }
 
 /* ---- a tile's end ---------------------------------------------------------------------------- */

@@ -33,7 +33,7 @@ __device__ __forceinline__ void consume(const struct region_args &a, struct memo
             release_next();
 #if SPLIT > 1
         own_sums own;
-        meet(s, at, rank, parity, unit != u.first, c, own);
+        meet(s, at, rank, parity, unit != u.first, unit + u.step < u.all, c, own);
         finish_tile(a, s, at, group, m, parity, taken, own);
 #else
         finish_tile(a, s, at, group, m, parity, taken, c);
