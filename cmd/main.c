@@ -19,6 +19,7 @@
 #include "bench/bench.h"
 #include "config/config.h"
 #include "config/descriptors.h"
+#include "config/json_strict.h"
 #include "engine/cpu/blas.h"
 #include "engine/cpu/executor.h"
 #include "server/server.h"
@@ -200,6 +201,7 @@ int main(int argc, char **argv)
     open_standard_streams();
     end_as_others_do();
     enough_stack();
+    json_memory();
     blas_prepare();
     for (int i = 0; argc > 1 && i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0)

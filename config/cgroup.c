@@ -51,6 +51,7 @@ static int numbers(const struct walk *w, const char *at, const char *name, int64
             n[i] = INT64_MAX;
         else if (end == word[i] || *end)
             return i;
+        n[i] = n[i] < -1 ? -1 : n[i]; /* "none" in version 1; nothing is less */
     }
     return words > 0 ? words : 0;
 }
@@ -113,7 +114,7 @@ static void look_cpu(struct walk *w, const char *at, bool v2, bool own)
     bool told =
         v2 ? numbers(w, at, "cpu.max", n) > 0
            : number(w, at, "cpu.cfs_quota_us", &n[0]) && number(w, at, "cpu.cfs_period_us", &n[1]);
-    if (told && n[0] > 0 && n[0] < unlimited / 1000 && n[1] > 0)
+    if (told && n[0] > 0 && n[0] < unlimited / 1000 && n[1] > 0 && n[1] < unlimited)
         note(w, at, v2 ? "cpu.max" : "cpu.cfs_quota_us", (n[0] * 1000 + n[1] - 1) / n[1], 0);
 }
 
@@ -123,7 +124,7 @@ static void look_tasks(struct walk *w, const char *at, bool v2, bool own)
     int64_t used = 0, limit;
     number(w, at, "pids.current", &used);
     if (number(w, at, "pids.max", &limit))
-        note(w, at, "pids.max", limit, used);
+        note(w, at, "pids.max", limit, used > 0 ? used : 0);
 }
 
 /* ---- the groups of this process -------------------------------------------------------------- */
@@ -175,9 +176,9 @@ static void unescape(char *s)
 {
     char *to = s;
     for (; *s; s++) {
-        unsigned c;
-        bool coded = *s == '\\' && sscanf(s + 1, "%3o", &c) == 1;
-        *to++ = coded ? (char)c : *s;
+        bool coded = *s == '\\' && strspn(s + 1, "01234567") >= 3;
+        int c = coded ? (s[1] - '0') * 64 + (s[2] - '0') * 8 + s[3] - '0' : *s;
+        *to++ = (char)c;
         s += coded ? 3 : 0;
     }
     *to = 0;

@@ -93,6 +93,15 @@ char *xstrdup(const char *s)
     return memcpy(xmalloc(n), s, n);
 }
 
+char *xstrndup(const char *s, size_t n)
+{
+    n = strnlen(s, n);
+    char *copy = xmalloc(n + 1);
+    memcpy(copy, s, n);
+    copy[n] = 0;
+    return copy;
+}
+
 char *xasprintf(const char *fmt, ...)
 {
     va_list ap;
@@ -115,4 +124,18 @@ void *xaligned(size_t n)
 {
     size_t size = (n + 63) & ~(size_t)63;
     return memset(xaligned_to(64, size ? size : 64), 0, size);
+}
+
+FILE *xmemstream(char **text, size_t *n)
+{
+    return xmade(open_memstream(text, n));
+}
+
+void *xmade(void *p)
+{
+    if (!p) {
+        fprintf(stderr, "whet: out of memory\n");
+        abort();
+    }
+    return p;
 }

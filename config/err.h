@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 struct err {
     char msg[512];
@@ -34,11 +35,17 @@ void *xmalloc(size_t n);
 void *xcalloc(size_t count, size_t n);
 void *xrealloc(void *p, size_t n);
 char *xstrdup(const char *s);
+/* The first n bytes of s, or all where it is shorter. */
+char *xstrndup(const char *s, size_t n);
 /* printf into a fresh string; the caller frees it. */
 char *xasprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* 64-byte aligned and zeroed; free with free(). */
 void *xaligned(size_t n);
 /* Not cleared; `size` is a multiple of `alignment`, a power of two. */
 void *xaligned_to(size_t alignment, size_t size);
+/* open_memstream(): what is written lies in *text, *n bytes, once it is closed. free() it. */
+FILE *xmemstream(char **text, size_t *n);
+/* What a library made: aborts likewise where that is NULL, for want of memory alone. */
+void *xmade(void *p);
 
 #endif

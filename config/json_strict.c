@@ -3,7 +3,16 @@
 #include "config/json_strict.h"
 
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "config/err.h"
+
+void json_memory(void)
+{
+    cJSON_Hooks hooks = {.malloc_fn = xmalloc, .free_fn = free};
+    cJSON_InitHooks(&hooks);
+}
 
 /* ---- escapes -------------------------------------------------------------------------------- */
 

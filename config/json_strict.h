@@ -16,6 +16,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* For main(), before there are threads: cJSON aborts as x*() do (err.h) when host memory is gone.
+ * Left to itself it leaves out of a text what there is no room for, and calls a right text wrong.
+ */
+void json_memory(void);
+
 /* The length of the escape that begins at s[0], a backslash, with `n` bytes to the end of the text:
  * 2, 6, or 12 for a pair of surrogates. 0 if it is none, as half a pair is. */
 size_t json_escape_length(const char *s, size_t n);

@@ -82,8 +82,8 @@ static pcre2_code *compile_word(void)
     int code;
     PCRE2_SIZE at;
     char *pattern = oniguruma_to_pcre2("[\\w\\x{200C}\\x{200D}]", NULL);
-    pcre2_code *word = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
-                                     PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
+    pcre2_code *word = xmade(pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
+                                           PCRE2_UTF | PCRE2_UCP, &code, &at, NULL));
     free(pattern);
     pcre2_jit_compile(word, PCRE2_JIT_COMPLETE); /* where there is none, pcre2_match() interprets */
     return word;
@@ -163,7 +163,7 @@ static bool is_word(const struct added *a, const char *text, size_t n)
     int length = utf8_decode(text, n, &cp);
     if (length <= 0)
         return false;
-    pcre2_match_data *match = pcre2_match_data_create(1, NULL);
+    pcre2_match_data *match = xmade(pcre2_match_data_create(1, NULL));
     int found = pcre2_match(a->word, (PCRE2_SPTR)text, (PCRE2_SIZE)length, 0,
                             PCRE2_ANCHORED | PCRE2_NO_UTF_CHECK, match, NULL);
     pcre2_match_data_free(match);

@@ -347,7 +347,7 @@ char *engine_json(const struct engine *e)
     struct history_latency firsts = history_latency(&s->history, clock_ns(), FIRSTS_S);
     char *text = NULL;
     size_t n = 0;
-    FILE *out = open_memstream(&text, &n);
+    FILE *out = xmemstream(&text, &n);
     if (!out)
         return xstrdup("{}");
     fprintf(out,
@@ -384,7 +384,7 @@ char *engine_history_json(const struct engine *e, int seconds)
 {
     char *text = NULL;
     size_t n = 0;
-    FILE *out = atomic_load(&e->state) == ENGINE_READY ? open_memstream(&text, &n) : NULL;
+    FILE *out = atomic_load(&e->state) == ENGINE_READY ? xmemstream(&text, &n) : NULL;
     if (!out)
         return xstrdup("{}");
     history_json(&e->stats.history, clock_ns(), seconds, out);

@@ -178,6 +178,8 @@ static bool is_script(const char *name, int n)
     snprintf(pattern, sizeof pattern, "\\p{sc:%.*s}", n, name);
     pcre2_code *re =
         pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
+    if (!re && code == PCRE2_ERROR_HEAP_FAILED) /* which says nothing of the name */
+        xmade(NULL);
     pcre2_code_free(re);
     return re != NULL;
 }

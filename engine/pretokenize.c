@@ -117,7 +117,7 @@ static pcre2_code *compile(const char *pattern, struct err *err)
         return NULL;
     int code;
     PCRE2_SIZE at;
-    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+    pcre2_compile_context *context = xmade(pcre2_compile_context_create(NULL));
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
     pcre2_code *re =
@@ -203,7 +203,7 @@ struct pre_run *pre_run_begin(const struct pretokenizer *p, pre_word_fn *word, v
 {
     struct pre_run *r = xcalloc(1, sizeof *r);
     *r = (struct pre_run){.p = p, .word = word, .ctx = ctx, .control = control};
-    r->context = pcre2_match_context_create(NULL);
+    r->context = xmade(pcre2_match_context_create(NULL));
     r->stack = pcre2_jit_stack_create(32 << 10, (size_t)MATCH_KIB << 10, NULL);
     pcre2_jit_stack_assign(r->context, NULL, r->stack);
     pcre2_set_heap_limit(r->context, MATCH_KIB);
@@ -216,7 +216,7 @@ struct pre_run *pre_run_begin(const struct pretokenizer *p, pre_word_fn *word, v
     r->match = xcalloc((size_t)p->steps, sizeof(pcre2_match_data *));
     r->prefixed = xcalloc((size_t)p->steps, sizeof *r->prefixed);
     for (int32_t i = 0; i < p->steps; i++)
-        r->match[i] = pcre2_match_data_create(1, NULL);
+        r->match[i] = xmade(pcre2_match_data_create(1, NULL));
     return r;
 }
 

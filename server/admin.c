@@ -149,7 +149,7 @@ static char *member(struct job *j, const char *name, bool needed)
         api_error_set(&j->error, 400, name, "`%s` is missing", name);
     if (!j->body.n && needed)
         api_error_set(&j->error, 400, name, "`%s` is missing", name);
-    char *copy = value ? strdup(value) : NULL;
+    char *copy = value ? xstrdup(value) : NULL;
     cJSON_Delete(body);
     return copy;
 }

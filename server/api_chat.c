@@ -262,7 +262,7 @@ static char *token_text(const struct tokenizer *t, int32_t id)
     if (id < 0)
         return NULL;
     const char *s = tokenizer_text(t, id, &n);
-    return strndup(s, n);
+    return xstrndup(s, n);
 }
 
 /* ---- the prompt ---------------------------------------------------------------------------- */

@@ -107,7 +107,7 @@ static void run_metrics(struct job *j)
 {
     char *text = NULL;
     size_t n = 0;
-    FILE *out = open_memstream(&text, &n);
+    FILE *out = xmemstream(&text, &n);
     if (j->number)
         engine_metrics(j->srv->engine, out);
     if (j->srv->specializer)
@@ -124,7 +124,7 @@ void api_metrics(struct exchange *x)
     struct job *j = job_new(x, run_metrics);
     char *text = NULL;
     size_t n = 0;
-    FILE *out = open_memstream(&text, &n);
+    FILE *out = xmemstream(&text, &n);
     metric_head(out, "ready", "gauge", "1 once the model is loaded and until the drain");
     metric_value(out, "ready", NULL, x->srv->ready && !x->srv->leaving && !x->srv->draining);
     server_measure(x->srv);

@@ -117,7 +117,7 @@ static void read_origins(struct auth *a, const char *list)
         if (!n)
             continue;
         a->origin = xrealloc(a->origin, (size_t)(a->origins + 1) * sizeof(*a->origin));
-        a->origin[a->origins++] = strndup(s, n);
+        a->origin[a->origins++] = xstrndup(s, n);
     }
 }
 

@@ -271,7 +271,7 @@ enum specializer_answer specializer_trace(struct specializer *s, const char *slo
         return answer_json(o, text);
     }
     size_t n = 0;
-    FILE *out = open_memstream(text, &n);
+    FILE *out = xmemstream(text, &n);
     const cJSON *row;
     cJSON_ArrayForEach(row, rows)
     {

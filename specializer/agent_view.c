@@ -106,7 +106,7 @@ char *agent_template_text(const struct template *t, int32_t isa)
     char *out = NULL, *source = agent_header(template_source(t), isa);
     size_t size = 0;
     struct shown *s = xcalloc(1, sizeof *s);
-    *s = (struct shown){.f = open_memstream(&out, &size), .isa = isa, .bytes = strlen(source)};
+    *s = (struct shown){.f = xmemstream(&out, &size), .isa = isa, .bytes = strlen(source)};
     add_included(frame, a ? template_source(a) : "");
     *all = *frame;
     const int known = all->n;
@@ -152,7 +152,7 @@ static char *serving_text(const struct candidate *c)
 {
     char *out = NULL;
     size_t size = 0;
-    FILE *f = open_memstream(&out, &size);
+    FILE *f = xmemstream(&out, &size);
     if (c)
         put_evidence(f, c);
     else
@@ -194,7 +194,7 @@ static char *tuned_text(struct specializer *s, struct slot_search *p)
         return NULL;
     char *out = NULL;
     size_t size = 0;
-    FILE *f = open_memstream(&out, &size);
+    FILE *f = xmemstream(&out, &size);
     int n = search_best(&p->search, best, BEST), last = p->search.measured - n;
     for (int i = 0; i < n; i++)
         put_point(f, &p->search, best[i]);
@@ -212,7 +212,7 @@ static char *compiler_text(const struct compiler *c, int isa)
     size_t size = 0;
     if (target_of(c->machine)->compiler_library)
         return xasprintf("%s %s", c->version, c->arch);
-    FILE *f = open_memstream(&out, &size);
+    FILE *f = xmemstream(&out, &size);
     fprintf(f, "%s:", c->version);
     for (const char *const *flag = build_flags; *flag; flag++)
         fprintf(f, " %s", *flag);

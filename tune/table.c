@@ -111,13 +111,20 @@ static void thin(struct space *s, uint64_t seed, int most)
 
 /* ---- tables -------------------------------------------------------------------------------- */
 
-struct table *tables_add(struct tables *t, const char *slot, enum region region, int m,
-                         const struct facts *facts, enum numerics numerics, int most)
+struct table *tables_add_empty(struct tables *t, const char *slot, enum region region, int m,
+                               const struct facts *facts, enum numerics numerics)
 {
     t->table = xrealloc(t->table, (size_t)(t->n + 1) * sizeof *t->table);
     struct table *new = &t->table[t->n++];
     *new = (struct table){.region = region, .m = m, .numerics = numerics, .facts = *facts};
     snprintf(new->slot, sizeof new->slot, "%s", slot);
+    return new;
+}
+
+struct table *tables_add(struct tables *t, const char *slot, enum region region, int m,
+                         const struct facts *facts, enum numerics numerics, int most)
+{
+    struct table *new = tables_add_empty(t, slot, region, m, facts, numerics);
     new->space = space_open(facts, region, m, numerics);
     new->whole = space_size(new->space);
     if (most > 0 && new->whole > most)

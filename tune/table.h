@@ -30,7 +30,7 @@ struct measured {
 struct table {
     char slot[40];
     enum region region;
-    int32_t m, whole; /* points of the space before it was thinned */
+    int32_t m, whole; /* points of the space before it was thinned, when it was measured */
     enum numerics numerics;
     struct facts facts;
     struct space *space;
@@ -57,6 +57,9 @@ int table_measures(const struct table *t, const struct facts *now, enum numerics
  * need. */
 struct table *tables_add(struct tables *t, const char *slot, enum region region, int m,
                          const struct facts *facts, enum numerics numerics, int most);
+/* Adds a slot without a space, for points that were written down. */
+struct table *tables_add_empty(struct tables *t, const char *slot, enum region region, int m,
+                               const struct facts *facts, enum numerics numerics);
 struct table *tables_find(const struct tables *t, const char *slot);
 void tables_free(struct tables *t);
 

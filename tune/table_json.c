@@ -145,6 +145,13 @@ static double number_of(const cJSON *o, const char *name)
     return cJSON_IsNumber(v) ? v->valuedouble : 0;
 }
 
+/* A whole number, 0 for what is none or too large to be one. */
+static int32_t int_of(const cJSON *o, const char *name)
+{
+    double v = number_of(o, name);
+    return v > INT32_MIN && v < INT32_MAX ? (int32_t)v : 0;
+}
+
 static const char *text_of(const cJSON *o, const char *name)
 {
     const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
@@ -227,7 +234,7 @@ static int read_row(const struct facts *f, const cJSON *row, struct row *out, st
     m->gain = (float)number[4];
     m->low = (float)number[5];
     m->high = (float)number[6];
-    m->pairs = (int32_t)number[7];
+    m->pairs = number[7] > 0 && number[7] < INT32_MAX ? (int32_t)number[7] : 0;
     snprintf(m->reason, sizeof m->reason, "%s", text_at(row, 3 + NUMBERS));
     if (template_illegal(t, &out->point, f))
         return err_set(err, "%s %s is not legal there", t->id, text_at(row, 1));
@@ -276,19 +283,22 @@ static int read_table(struct tables *t, const cJSON *o, struct err *err)
 {
     struct facts f = {0};
     const cJSON *facts = cJSON_GetObjectItemCaseSensitive(o, "facts");
-#define FACT(name, help) f.name = (int32_t)number_of(facts, #name);
-#define SHAPE(name, value, help) f.name = (int32_t)number_of(facts, #name);
+#define FACT(name, help) f.name = int_of(facts, #name);
+#define SHAPE(name, value, help) f.name = int_of(facts, #name);
 #include "kernels/templates.def"
-    f.SMS = (int32_t)number_of(facts, "SMS");
-#define FACT(name, help) f.name = (int32_t)number_of(facts, #name);
+    f.SMS = int_of(facts, "SMS");
+#define FACT(name, help) f.name = int_of(facts, #name);
 #include "kernels/templates_cuda.def"
     t->machine.kind = facts_kind(&f);
     t->machine.sms = f.SMS;
     if (f.REGION < 0 || f.REGION >= REGION_COUNT)
         return err_set(err, "a slot's region is unknown");
-    struct table *new =
-        tables_add(t, text_of(o, "slot"), (enum region)f.REGION, (int)number_of(o, "m"), &f,
-                   (enum numerics)number_of(o, "numerics"), 0);
+    const int32_t m = int_of(o, "m"), numerics = int_of(o, "numerics");
+    if (m < 0 || numerics < 0 || numerics >= NUMERICS_COUNT)
+        return err_set(err, "a slot's m or numerics are unknown");
+    struct table *new = tables_add_empty(t, text_of(o, "slot"), (enum region)f.REGION, m, &f,
+                                         (enum numerics)numerics);
+    new->whole = int_of(o, "whole");
     return read_rows(new, cJSON_GetObjectItemCaseSensitive(o, "rows"), err);
 }
 
@@ -325,8 +335,9 @@ int tables_read(struct tables *t, const char *path, struct err *err)
     t->machine.read_bandwidth = number_of(o, "read_bandwidth");
     t->machine.peak_flops = number_of(o, "peak_flops");
     t->machine.boundary_s = number_of(o, "boundary_s");
-    t->threads = (int32_t)number_of(o, "threads");
-    t->seed = (uint64_t)number_of(o, "seed");
+    t->threads = int_of(o, "threads");
+    const double seed = number_of(o, "seed");
+    t->seed = seed > 0 && seed < 0x1p53 ? (uint64_t)seed : 0;
     table_machine_read(t, o);
     cJSON_ArrayForEach(one, tables) r = r == 0 ? read_table(t, one, &why) : r;
     cJSON_Delete(o);

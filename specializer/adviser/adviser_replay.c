@@ -4,6 +4,7 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,13 @@ static struct record_of *add(struct adviser_replay *r)
     struct record_of *last = &r->record[r->records++];
     *last = (struct record_of){{0}};
     return last;
+}
+
+/* How late a reply came, whoever wrote that down. */
+static double seconds_of(double said)
+{
+    enum { MOST = 1000000 };
+    return said > 0 ? fmin(said, MOST) : 0;
 }
 
 /* Region and kind of a question: an adviser's document shows them by its form, others name them. */
@@ -116,13 +124,13 @@ static void state_of(const char *document, char out[17])
 
 static void take_row(void *ctx, const struct llm_call *x)
 {
-    if (!x->reply || !x->reply[0])
+    if (!x->request || !x->reply || !x->reply[0])
         return;
     struct record_of *r = add(ctx);
     identify(x->request, r->region, sizeof r->region, r->kind, sizeof r->kind);
     state_of(x->request, r->state);
     r->reply = xstrdup(x->reply);
-    r->seconds = x->seconds;
+    r->seconds = seconds_of(x->seconds);
     r->tokens_in = x->tokens_in;
     r->tokens_out = x->tokens_out;
 }
@@ -170,7 +178,7 @@ static int take_line(struct adviser_replay *r, const char *line, int number, str
         struct record_of *last = add(r);
         place_line(last, o);
         last->reply = xstrdup(reply->valuestring);
-        last->seconds = cJSON_IsNumber(seconds) ? seconds->valuedouble : 0;
+        last->seconds = cJSON_IsNumber(seconds) ? seconds_of(seconds->valuedouble) : 0;
         last->tokens_in = cJSON_IsNumber(in) ? in->valueint : 0;
         last->tokens_out = cJSON_IsNumber(out) ? out->valueint : 0;
     }

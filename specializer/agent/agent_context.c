@@ -60,7 +60,7 @@ char *context_leaders(const struct agent_tree *t)
     int n = tree_leaders(t, id, LEADERS);
     char *out = NULL;
     size_t size = 0;
-    FILE *f = open_memstream(&out, &size);
+    FILE *f = xmemstream(&out, &size);
     for (int i = 0; i < n; i++) {
         const struct agent_node *l = &t->node[id[i]];
         put_result(f, l);
@@ -78,7 +78,7 @@ char *context_dead(const struct agent_tree *t)
     char *out = NULL;
     size_t size = 0;
     int n = 0;
-    FILE *f = open_memstream(&out, &size);
+    FILE *f = xmemstream(&out, &size);
     for (int i = t->nodes - 1; i >= 0 && n < DEADS; i--) {
         const struct agent_node *d = &t->node[i];
         if (d->state != AGENT_FAILED)
@@ -97,7 +97,7 @@ char *context_children(const struct agent_tree *t, int32_t parent)
     size_t size = 0;
     int n = 0;
     const double was = t->node[parent].speed;
-    FILE *f = open_memstream(&out, &size);
+    FILE *f = xmemstream(&out, &size);
     for (int i = t->nodes - 1; i >= 0 && n < CHILDREN; i--) {
         const struct agent_node *c = &t->node[i];
         if (c->parent != parent)
@@ -167,7 +167,7 @@ char *context_kin(const struct agent_view *v)
 {
     char *out = NULL;
     size_t size = 0;
-    FILE *f = open_memstream(&out, &size);
+    FILE *f = xmemstream(&out, &size);
     for (int near = 3, n = 0; near >= 0; near--)
         for (int i = 0; i < v->kins && n < KINS; i++)
             if (nearness(v, &v->kin[i]) == near) {
@@ -207,7 +207,7 @@ char *context_reference(const struct agent_view *v, const struct agent_tree *t, 
     char *out = NULL, whose[80];
     size_t size = 0;
     int32_t best = best_of(t), node = -1;
-    FILE *f = open_memstream(&out, &size);
+    FILE *f = xmemstream(&out, &size);
     const struct agent_kin *kin = best <= 0 ? best_kin(v, &node) : NULL;
     if (best > 0 && best != parent) {
         put_text(f, &t->node[best], "The best text of this slot so far");
@@ -240,7 +240,7 @@ char *context_code(const struct agent_tree *t, int32_t node)
     size_t size = 0;
     const int32_t parent = t->node[node].parent, leader = best_of(t);
     const int32_t sibling = best_sibling(t, node, leader, false);
-    FILE *f = open_memstream(&out, &size);
+    FILE *f = xmemstream(&out, &size);
     if (leader > 0 && leader != parent)
         put_text(f, &t->node[leader], "For comparison, the fastest text so far");
     if (sibling >= 0)
@@ -254,7 +254,7 @@ char *context_debug(const struct agent_tree *t, int32_t node)
     char *out = NULL;
     size_t size = 0;
     int32_t sibling = best_sibling(t, node, -1, true);
-    FILE *f = open_memstream(&out, &size);
+    FILE *f = xmemstream(&out, &size);
     if (sibling >= 0)
         put_text(f, &t->node[sibling],
                  "A text of the same parent that was refused, repaired and "

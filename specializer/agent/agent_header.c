@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "config/err.h"
 #include "specializer/candidate/template_tables.h"
 
 enum { DEPTH = 8 };
@@ -114,7 +115,7 @@ char *agent_header(const char *text, int32_t isa)
     struct reading r = {.isa = isa};
     char *out = NULL;
     size_t size = 0;
-    FILE *f = open_memstream(&out, &size);
+    FILE *f = xmemstream(&out, &size);
     for (const char *at = text; *at;) {
         const size_t n = strcspn(at, "\n") + (at[strcspn(at, "\n")] == '\n');
         const bool guard = starts(at, "#ifndef WHET_") || starts(at, "#define WHET_") ||

@@ -54,7 +54,7 @@ char *prompt_fill(const char *file, const struct prompt_value *v, int n, struct 
     char *out = NULL;
     size_t size = 0;
     bool ok = *at != 0 || err_set(err, "prompt %s is empty", file) == 0;
-    FILE *f = open_memstream(&out, &size);
+    FILE *f = xmemstream(&out, &size);
     while (ok && (open = strstr(at, "{{")) != NULL) {
         const char *close = strstr(open, "}}");
         const char *value = close ? value_of(v, n, open + 2, (size_t)(close - open - 2)) : NULL;
@@ -122,7 +122,7 @@ static char *args_text(enum machine_kind machine, enum region region)
                                    {"cuda.h", NULL}}}};
     char *out = NULL, begin[48];
     size_t size = 0;
-    FILE *f = open_memstream(&out, &size);
+    FILE *f = xmemstream(&out, &size);
     for (size_t i = 0; i < sizeof told->part / sizeof *told->part; i++) {
         const char *name = told[machine].part[i].name;
         snprintf(begin, sizeof begin, "struct %s%s", name ? "" : told[machine].prefix,
@@ -153,7 +153,7 @@ static char *constants_text(const struct facts *f)
 {
     char *out = NULL;
     size_t size = 0;
-    FILE *s = open_memstream(&out, &size);
+    FILE *s = xmemstream(&out, &size);
     facts_shapes(f, facts_kind(f), put_constant, s);
     fclose(s);
     return out;

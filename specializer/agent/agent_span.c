@@ -84,7 +84,7 @@ char *span_mark(const char *text, const struct span_lines *span, int n, struct e
     size_t size = 0;
     if (check_spans(text, span, n, err) != 0)
         return NULL;
-    FILE *f = open_memstream(&out, &size);
+    FILE *f = xmemstream(&out, &size);
     int at = 1, i = 0;
     for (; take_line(&text, &l); at++) {
         if (i < n && at == span[i].first)
@@ -103,7 +103,7 @@ char *span_strip(const char *marked)
     char *out = NULL;
     size_t size = 0;
     int number;
-    FILE *f = open_memstream(&out, &size);
+    FILE *f = xmemstream(&out, &size);
     while (take_line(&marked, &l))
         if (marker_of(&l, &number) == NO_MARKER)
             fprintf(f, "%.*s\n", l.n, l.at);
@@ -322,7 +322,7 @@ char *span_apply(const char *before, const char *reply, struct err *err)
     size_t size = 0;
     int rc;
     const enum reply_form form = form_of(reply);
-    FILE *f = open_memstream(&out, &size);
+    FILE *f = xmemstream(&out, &size);
     if (form == WHOLE)
         rc = fputs(reply, f) >= 0 ? 0 : -1;
     else
@@ -341,7 +341,7 @@ char *span_number(const char *text)
     char *out = NULL;
     size_t size = 0;
     int at = 1;
-    FILE *f = open_memstream(&out, &size);
+    FILE *f = xmemstream(&out, &size);
     for (; take_line(&text, &l); at++)
         fprintf(f, "%4d| %.*s\n", at, l.n, l.at);
     fclose(f);

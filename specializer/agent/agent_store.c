@@ -44,6 +44,14 @@ static char *text_of(sqlite3_stmt *q, int column)
     return text ? xstrdup(text) : NULL;
 }
 
+/* A count of what a model was asked; no more than a tree of them can be summed of. */
+static int32_t count_of(sqlite3_stmt *q, int column)
+{
+    enum { MOST = 10000 };
+    int64_t n = sqlite3_column_int64(q, column);
+    return n < 0 ? 0 : n > MOST ? MOST : (int32_t)n;
+}
+
 /* A row in the order of `columns`. */
 static void read_node(sqlite3_stmt *q, struct agent_node *n)
 {
@@ -53,8 +61,8 @@ static void read_node(sqlite3_stmt *q, struct agent_node *n)
     *n = (struct agent_node){.id = sqlite3_column_int(q, 0),
                              .parent = sqlite3_column_int(q, 1),
                              .state = known < 0 ? AGENT_FAILED : (enum agent_state)known,
-                             .attempts = sqlite3_column_int(q, 3),
-                             .debugs = sqlite3_column_int(q, 4),
+                             .attempts = count_of(q, 3),
+                             .debugs = count_of(q, 4),
                              .speed = sqlite3_column_double(q, 5),
                              .label = text_of(q, 6),
                              .plan = text_of(q, 7),

@@ -224,7 +224,7 @@ void candidate_log_start(struct candidate *c, const char *const *argv)
 {
     size_t n = 0;
     free(c->log);
-    FILE *out = open_memstream(&c->log, &n);
+    FILE *out = xmemstream(&c->log, &n);
     for (int i = 0; argv[i]; i++)
         fprintf(out, "%s%s", i ? " " : "", argv[i]);
     fputs("\n", out);

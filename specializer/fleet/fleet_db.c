@@ -111,7 +111,7 @@ static char *item(const char *list, int n, int i)
         return NULL;
     for (; items(list) == n && i > 0; i--)
         list += strcspn(list, ",") + 1;
-    return strndup(list, strcspn(list, ","));
+    return xstrndup(list, strcspn(list, ","));
 }
 
 /* Lists that do not fit together are left to libpq, which says so. */

@@ -290,7 +290,7 @@ static char *array_text(const char *const *slot, int n)
 {
     size_t bytes = 0;
     char *text = NULL;
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = xmemstream(&text, &bytes);
     fputc('{', out);
     for (int holder = 1; holder <= FLEET_HOLDERS; holder++)
         for (int i = 0; i < n; i++) {

@@ -86,7 +86,7 @@ char *known_heading(const struct machine *machine, const struct model *model, in
     char *text = NULL;
     size_t n = 0;
     struct facts f;
-    FILE *out = open_memstream(&text, &n);
+    FILE *out = xmemstream(&text, &n);
     facts_fill(&f, model, REGION_HEAD, 1, NUMERICS_TOLERANCE);
     const struct target *target = target_of(machine->kind);
     fprintf(out, "machine %s %s %d %s\n", target->name,

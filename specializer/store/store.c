@@ -33,15 +33,20 @@ static sqlite3_stmt *bind_all(struct store *s, struct err *err, const char *sql,
         store_fault(s, err);
         return NULL;
     }
-    for (int i = 0; types[i]; i++) {
+    int code = SQLITE_OK;
+    for (int i = 0; types[i] && code == SQLITE_OK; i++) {
         if (types[i] == 's')
-            sqlite3_bind_text(q, i + 1, va_arg(args, const char *), -1, SQLITE_TRANSIENT);
+            code = sqlite3_bind_text(q, i + 1, va_arg(args, const char *), -1, SQLITE_TRANSIENT);
         else if (types[i] == 'd')
-            sqlite3_bind_double(q, i + 1, va_arg(args, double));
+            code = sqlite3_bind_double(q, i + 1, va_arg(args, double));
         else
-            sqlite3_bind_int64(q, i + 1, va_arg(args, int64_t));
+            code = sqlite3_bind_int64(q, i + 1, va_arg(args, int64_t));
     }
-    return q;
+    if (code == SQLITE_OK)
+        return q;
+    store_fault(s, err); /* no memory, or a text that is too long: it would be NULL */
+    sqlite3_finalize(q);
+    return NULL;
 }
 
 sqlite3_stmt *store_query(struct store *s, struct err *err, const char *sql, const char *types, ...)

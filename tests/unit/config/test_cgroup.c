@@ -187,6 +187,26 @@ static void a_mount_of_a_group_stands_for_it(void **state)
     expect(&l, 8000, 8000, "/sys/fs/my cgroup/memory.limit_in_bytes");
 }
 
+/* Whatever stands there, no more is left than the limit, and a path is read to its end alone. */
+static void odd_numbers_and_paths_are_taken_as_far_as_they_go(void **state)
+{
+    (void)state;
+    struct cgroup_limit l;
+    put("/proc/self/cgroup", "0::/\n");
+    put("/proc/self/mountinfo", "29 23 0:26 / /c\\1 rw - cgroup2 cgroup2 rw\n");
+    put("/c\\1/pids.max", "100\n");
+    put("/c\\1/pids.current", "-5\n");
+    put("/c\\1/memory.max", "1000\n");
+    put("/c\\1/memory.current", "-9223372036854775807\n");
+    put("/c\\1/memory.stat", "inactive_file 9223372036854775807\n");
+    put("/c\\1/cpu.max", "100000 9223372036854775807\n");
+    assert_true(cgroup_tasks(root, &l));
+    expect(&l, 100, 100, "/c\\1/pids.max");
+    assert_true(cgroup_memory(root, &l));
+    expect(&l, 1000, 1000, "/c\\1/memory.max");
+    assert_false(cgroup_cpu(root, &l));
+}
+
 static void what_cannot_be_read_is_no_limit(void **state)
 {
     (void)state;
@@ -280,6 +300,7 @@ int main(void)
         TEST(namespaces_begin_at_the_mount),
         TEST(version_1_has_a_mount_for_each_controller),
         TEST(a_mount_of_a_group_stands_for_it),
+        TEST(odd_numbers_and_paths_are_taken_as_far_as_they_go),
         TEST(what_cannot_be_read_is_no_limit),
         TEST(a_real_limit_of_memory_is_seen),
         TEST(a_real_quota_bounds_the_cores),

@@ -167,6 +167,11 @@ static void damaged_files_are_refused_with_a_reason(void **unused)
     "{\"version\":1,\"tables\":[{\"slot\":\"mlp_out/m4\",\"m\":4,\"facts\":{\"REGION\":5}," \
     "\"rows\":[" rows "]}]}"
     refuses("", "version");
+    /* Numbers that are none of ours, in the place of what indexes a list. */
+    refuses("{\"version\":1,\"tables\":[{\"m\":1,\"numerics\":99,\"facts\":{\"REGION\":5}}]}",
+            "numerics");
+    refuses("{\"version\":1,\"tables\":[{\"m\":-1,\"facts\":{\"REGION\":5}}]}", "unknown");
+    refuses("{\"version\":1,\"tables\":[{\"facts\":{\"REGION\":-7}}]}", "region");
     refuses("{\"version\":2,\"tables\":[]}", "version");
     refuses(ONE("[\"none\",\"\",\"new\"]"), "none");
     refuses(ONE("[\"mlp_out\",\"ISA=77\",\"new\"]"), "ISA");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The adviser on recordings, and who shares its line: a store can be replayed, moves and the
  * agent's texts are asked for beside advice, tokens and money are counted by task. */
+#include "specializer/store/store_sql.h"
 #include "tests/unit/specializer/adviser/adviser_world.h"
 
 /* ---- replay -------------------------------------------------------------------------------- */
@@ -26,6 +27,28 @@ static void a_store_replays_its_exchanges(void **unused)
         search_learn(&w.search, i, 1);
     exchange(a);
     assert_true(metric(a, "whet_adviser_faults_total{reason=\"no_record\"} ") == 1);
+    adviser_close(a);
+}
+
+/* A row whose question is lost answers nothing, and the others do. */
+static void a_store_replays_what_is_left_of_its_exchanges(void **unused)
+{
+    (void)unused;
+    char url[300];
+    struct advice advice;
+    struct adviser *a = open_server();
+    exchange(a);
+    adviser_close(a);
+    assert_int_equal(store_run(store, NULL,
+                               "INSERT INTO exchange(request, reply, seconds)"
+                               " SELECT NULL, reply, -1 FROM exchange",
+                               ""),
+                     0);
+    snprintf(url, sizeof url, "replay:%s", store_path(store));
+    a = open_url(url);
+    exchange(a);
+    assert_true(ask(a, &advice));
+    advice_free(&advice);
     adviser_close(a);
 }
 
@@ -374,6 +397,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_store_replays_its_exchanges),
+        TEST(a_store_replays_what_is_left_of_its_exchanges),
         TEST(recorded_lines_are_replayed_in_order_and_as_late),
         TEST(the_agent_has_a_line_of_its_own),
         TEST(kernels_take_no_more_than_their_share_of_the_hour),

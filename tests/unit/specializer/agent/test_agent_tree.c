@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tree's policy: what is worked on next, when a node is dead, when there is nothing left. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
-#include <string.h>
-
-#include "specializer/agent/agent_tree.h"
+#include "specializer/agent/agent_store.h"
+#include "tests/unit/specializer/store_world.h"
 
 static int32_t add(struct agent_tree *t, int32_t parent, enum agent_state state, double speed)
 {
@@ -182,6 +175,27 @@ static void leaders_are_the_fastest_measured_in_order(void **state)
     tree_free(&t);
 }
 
+/* Counts of a store that a hand has changed: a sum of them is still one. */
+static void counts_of_a_store_can_be_summed(void **state)
+{
+    (void)state;
+    struct agent_tree t = {0};
+    struct err err;
+    struct store *s = store_open(fresh_path(), &err);
+    assert_non_null(s);
+    for (int32_t i = 0; i < 2; i++) {
+        struct agent_node n = {.id = i, .parent = i - 1, .attempts = INT32_MAX, .debugs = -7};
+        n.text = (char *)(size_t) "int x;";
+        assert_int_equal(agent_store_put(s, "env", "mlp_out/m1", &n, &err), 0);
+    }
+    assert_int_equal(agent_store_tree(s, "env", "mlp_out/m1", &t, &err), 0);
+    assert_int_equal(t.nodes, 2);
+    assert_in_range(tree_attempts(&t), 2, INT32_MAX);
+    assert_int_equal(t.node[1].debugs, 0);
+    tree_free(&t);
+    store_close(s);
+}
+
 static void states_have_names(void **state)
 {
     (void)state;
@@ -201,7 +215,8 @@ int main(void)
         cmocka_unit_test(a_dead_tree_proposes_nothing),
         cmocka_unit_test(the_fastest_grows_most_and_others_sometimes),
         cmocka_unit_test(leaders_are_the_fastest_measured_in_order),
+        cmocka_unit_test(counts_of_a_store_can_be_summed),
         cmocka_unit_test(states_have_names),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
