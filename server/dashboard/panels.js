@@ -458,10 +458,11 @@ function drawFleet(doc) {
     byId("fleet-note"),
     (f.state === "online" ? "connected for " : "no database for ") + seconds(f.since_s) +
       (f.state === "online" && !f.listed ? "; not listed there yet, others do not see it" : "") +
+      (f.read_only ? "; the database can only be read, another host is looked for" : "") +
       (f.troubled ? "; something failed, see the log" : ""));
   drawFacts(byId("fleet-counts"), [
     ["This server", f.name], ["Searches", f.lease || NONE], ["Told", count(f.sent)],
-    ["Heard", count(f.taken)], ["Refused", count(f.refused)]
+    ["Heard", count(f.taken)], ["Refused", count(f.refused)], ["Distrusted", count(f.distrusted.length)]
   ]);
   drawLines(
     "fleet-servers", f.servers, f.totals.servers, (r) => r.server,
@@ -477,7 +478,8 @@ function drawFleet(doc) {
   drawLines(
     "fleet-retractions", f.retractions, f.totals.retractions, (r) => r.key,
     (r) => [`${r.slot} ${r.key}`, `by ${r.name} ${seconds(r.at_s)} ago`],
-    (r) => `${r.reason}; wrong on ${r.confirmed_by} more, right on ${r.refuted_by}`);
+    (r) => `${r.reason}; heard by ${r.heard_by} of ${r.heard_of}, ` +
+      `wrong on ${r.confirmed_by} more, right on ${r.refuted_by}`);
 }
 
 /* ---- the trace ------------------------------------------------------------------------------- */

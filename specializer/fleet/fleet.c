@@ -25,7 +25,6 @@
 #include "config/log.h"
 #include "engine/plan.h"
 #include "specializer/candidate/hash.h"
-#include "specializer/fleet/fleet_parts.h"
 #include "specializer/fleet/fleet_private.h"
 #include "specializer/fleet/fleet_schema.h"
 
@@ -36,8 +35,8 @@
 #define LEASE_AGAIN_S 2 /* while this server holds no lease */
 #define SAY_EVERY_S 5
 #define SEND_EVERY_S 1
-#define PULL_EVERY_S 5
-#define HEARD_S 0.2 /* between two pulls that notifications ask for: anybody may send those */
+#define WRONG_EVERY_S 3600 /* when it is told of some; with all the rest in any case */
+#define SEEK_EVERY_S 5
 #define STEADY_S 30 /* a connection that lasted so long was a good one */
 #define VIEW_EVERY_S 5
 #define BEAT_EVERY_S 10
@@ -138,13 +137,16 @@ static int beat(struct fleet *f, struct err *err)
         return -1;
     f->listen_due = false;
     bool entered = false;
-    int r = fleet_beat(f->db, &f->self, f->hello_due, &entered, err);
+    int64_t heard = f->version >= FLEET_SCHEMA_HEARD ? f->retraction_seq : -1;
+    int r = fleet_beat(f->db, &f->self, f->hello_due, heard, &entered, err);
     if (entered && !f->hello_due) {
         log_warn("fleet", "this server's row was gone: all is told anew");
         tell_all_again(f);
     }
     f->hello_due &= r != 0;
     atomic_store(&f->listed, r == 0);
+    if (r == 0)
+        fleet_read_only_ends(f);
     return r;
 }
 
@@ -155,7 +157,8 @@ static void begin_anew(struct fleet *f)
     f->seq = f->text_seq = f->retraction_seq = 0;
     f->back = INT64_MAX;
     f->lease_due_ns = f->pull_due_ns = f->send_due_ns = f->view_due_ns = 0;
-    f->all_due_ns = f->beat_due_ns = f->say_due_ns = 0;
+    f->all_due_ns = f->beat_due_ns = f->say_due_ns = f->seek_due_ns = 0;
+    f->wrong_due_ns = in(WRONG_EVERY_S);
     f->listen_due = f->hello_due = true;
     tell_all_again(f);
     f->gone = 0;
@@ -170,17 +173,28 @@ static void begin_anew(struct fleet *f)
 
 /* Tables that are restored from a backup under a connection that stays count from where they were
  * then: what comes next has numbers that were read before. */
-static int pull(struct fleet *f, struct err *err)
+static int numbers_hold(struct fleet *f, struct err *err)
 {
     int64_t given;
-    f->pulled_ns = clock_ns();
     if (fleet_given(f->db, &given, err) != 0)
         return -1;
     if (f->seq > given || f->retraction_seq > given || f->text_seq > given) {
         log_warn("fleet", "the numbers of rows have gone back: all is heard and told anew");
         begin_anew(f);
     }
-    return fleet_pull_all(f, err);
+    return 0;
+}
+
+static int pull(struct fleet *f, struct err *err)
+{
+    f->pulled_ns = f->wrong_ns = clock_ns();
+    return numbers_hold(f, err) == 0 ? fleet_pull_all(f, err) : -1;
+}
+
+static int pull_wrong(struct fleet *f, struct err *err)
+{
+    f->wrong_ns = clock_ns();
+    return numbers_hold(f, err) == 0 ? fleet_pull_wrong(f, err) : -1;
 }
 
 static int prune(struct fleet *f, struct err *err)
@@ -207,11 +221,13 @@ static const struct duty {
     {"telling", offsetof(struct fleet, say_due_ns), SAY_EVERY_S, fleet_say_all},
     {"heartbeat", offsetof(struct fleet, beat_due_ns), BEAT_EVERY_S, beat},
     {"lease", offsetof(struct fleet, lease_due_ns), LEASE_EVERY_S, lease_turn},
-    {"listening", offsetof(struct fleet, pull_due_ns), PULL_EVERY_S, pull},
+    {"hearing of what is wrong", offsetof(struct fleet, wrong_due_ns), WRONG_EVERY_S, pull_wrong},
+    {"listening", offsetof(struct fleet, pull_due_ns), FLEET_PULL_S, pull},
     {"telling all", offsetof(struct fleet, all_due_ns), ALL_EVERY_S, fleet_send_all},
     {"sending", offsetof(struct fleet, send_due_ns), SEND_EVERY_S, fleet_send_changed},
     {"looking", offsetof(struct fleet, view_due_ns), VIEW_EVERY_S, fleet_look},
     {"pruning", offsetof(struct fleet, prune_due_ns), PRUNE_EVERY_S, prune},
+    {"looking for another host", offsetof(struct fleet, seek_due_ns), SEEK_EVERY_S, fleet_seek},
 };
 enum { DUTIES = sizeof duties / sizeof *duties };
 
@@ -254,6 +270,7 @@ static bool turn(struct fleet *f)
         bool failed = duties[i].run(f, &err) != 0;
         look_whether_gone(f, i, failed);
         if (failed) {
+            fleet_read_only_begins(f);
             trouble(f, duties[i].name, &err);
             fine = false;
         }
@@ -281,25 +298,15 @@ static void drain(int fd)
 
 /* ---- a connection ---------------------------------------------------------------------------- */
 
-/* Tables that are not whole cost what rests on them, and a line in the log with each connection. */
-static int look_for_parts(struct fleet *f, struct err *err)
-{
-    struct fleet_missing missing;
-    if (fleet_parts_missing(f->db, &missing, err) != 0)
-        return -1;
-    if (missing.n > 0)
-        log_warn("fleet", "the tables are not whole, missing: %s (whet fleet repair)",
-                 missing.text);
-    return 0;
-}
-
 static bool arrive(struct fleet *f)
 {
     struct err err;
     int version;
-    f->db = fleet_db_open(&f->address, CONNECT_S, &f->stop, &err);
-    if (!f->db || fleet_limit(f->db, &f->process, &err) != 0 ||
-        fleet_schema_ready(f->db, &version, &err) != 0 || look_for_parts(f, &err) != 0) {
+    f->db = f->next ? f->next : fleet_db_open(&f->address, CONNECT_S, &f->stop, &err);
+    f->next = NULL;
+    atomic_store(&f->read_only, false);
+    if (!f->db || fleet_limit(f->db, &f->process, &err) != 0 || fleet_name_rights(f, &err) != 0 ||
+        fleet_tables_ready(f, &version, &err) != 0 || fleet_name_parts(f, &err) != 0) {
         trouble(f, "connecting", &err);
         return false;
     }
@@ -315,14 +322,6 @@ static bool arrive(struct fleet *f)
     return true;
 }
 
-/* There is something to hear: at once, unless it was listened to just now. */
-static void listen_soon(struct fleet *f)
-{
-    int64_t soonest = f->pulled_ns + (int64_t)(HEARD_S * 1e9);
-    if (f->pull_due_ns > soonest)
-        f->pull_due_ns = soonest;
-}
-
 /* A database that takes a connection and then ends it is one that is away: only a connection that
  * lasted makes the next pause short. */
 static void session(struct fleet *f)
@@ -331,11 +330,10 @@ static void session(struct fleet *f)
         int64_t steady_ns = in(STEADY_S);
         set_state(f, FLEET_ONLINE);
         while (!atomic_load(&f->stop) && turn(f)) {
-            if (fleet_db_wait(f->db, f->wake_fd, until_next(f)))
-                listen_soon(f);
+            fleet_listen_soon(f, fleet_db_wait(f->db, f->wake_fd, until_next(f)));
             drain(f->wake_fd);
         }
-        if (!fleet_db_alive(f->db))
+        if (!fleet_db_alive(f->db) && !f->next)
             log_info("fleet", "the connection ended");
         if (clock_ns() >= steady_ns)
             f->backoff_s = 1;
@@ -356,10 +354,7 @@ static void session(struct fleet *f)
  * do not reconnect at the same moment. */
 static void pause_between(struct fleet *f)
 {
-    unsigned char random = 128;
-    if (getrandom(&random, 1, 0) < 0)
-        random = 128;
-    int64_t until = in(f->backoff_s * (0.75 + random / 512.0));
+    int64_t until = in(f->backoff_s * (0.75 + fleet_by_lot(0.5)));
     f->backoff_s = f->backoff_s * 2 < BACKOFF_MOST_S ? f->backoff_s * 2 : BACKOFF_MOST_S;
     while (!atomic_load(&f->stop) && clock_ns() < until) {
         struct pollfd p = {.fd = f->wake_fd, .events = POLLIN};
@@ -375,8 +370,10 @@ static void *fleet_thread(void *ctx)
     pthread_setname_np(pthread_self(), "whet-fleet");
     while (!atomic_load(&f->stop)) {
         session(f);
-        pause_between(f);
+        if (!f->next)
+            pause_between(f);
     }
+    fleet_db_close(f->next);
     return NULL;
 }
 

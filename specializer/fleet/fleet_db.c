@@ -212,16 +212,18 @@ static bool try_host(struct fleet_db *db, const struct fleet_address *a,
 }
 
 /* One host after the other; `err` has what was wrong with the first and the last. A standby is
- * preferred by asking all of them for one first. */
+ * preferred by asking all of them for one first. `wanted`: instead of target_session_attrs, or
+ * NULL. */
 static bool try_hosts(struct fleet_db *db, const struct fleet_address *a,
-                      const PQconninfoOption *all, double seconds, struct err *err)
+                      const PQconninfoOption *all, const char *wanted, double seconds,
+                      struct err *err)
 {
     int n = hosts_of(all).n;
-    const char *attrs = option(all, "target_session_attrs");
+    const char *attrs = wanted ? wanted : option(all, "target_session_attrs");
     bool twice = n > 1 && attrs && strcmp(attrs, "prefer-standby") == 0;
     struct err first = {.msg = ""};
     for (int i = 0; i < (twice ? 2 * n : n); i++) {
-        if (try_host(db, a, all, i % n, !twice ? NULL : i < n ? "standby" : "any", seconds, err))
+        if (try_host(db, a, all, i % n, !twice ? wanted : i < n ? "standby" : "any", seconds, err))
             return true;
         if (stopping(db))
             return false;
@@ -233,15 +235,29 @@ static bool try_hosts(struct fleet_db *db, const struct fleet_address *a,
     return false;
 }
 
-struct fleet_db *fleet_db_open(const struct fleet_address *a, double seconds,
-                               const atomic_bool *stop, struct err *err)
+/* The address asks for a database that cannot be written. */
+static bool wants_to_read(const PQconninfoOption *all)
+{
+    const char *attrs = option(all, "target_session_attrs");
+    return attrs && (strcmp(attrs, "read-only") == 0 || strcmp(attrs, "standby") == 0 ||
+                     strcmp(attrs, "prefer-standby") == 0);
+}
+
+static struct fleet_db *open_with(const struct fleet_address *a, bool writable, double seconds,
+                                  const atomic_bool *stop, struct err *err)
 {
     PQconninfoOption *all = fleet_address_parse(a, err);
     if (!all)
         return NULL;
     struct fleet_db *db = xcalloc(1, sizeof *db);
+    bool there = false;
     db->stop = stop;
-    bool there = try_hosts(db, a, all, seconds, err);
+    if (!writable)
+        there = try_hosts(db, a, all, NULL, seconds, err);
+    else if (wants_to_read(all))
+        err_set(err, "the address asks for a database that cannot be written");
+    else
+        there = try_hosts(db, a, all, "read-write", seconds, err);
     PQconninfoFree(all);
     if (there) {
         PQsetNoticeReceiver(db->conn, nothing_said, NULL);
@@ -250,6 +266,18 @@ struct fleet_db *fleet_db_open(const struct fleet_address *a, double seconds,
     }
     fleet_db_close(db);
     return NULL;
+}
+
+struct fleet_db *fleet_db_open(const struct fleet_address *a, double seconds,
+                               const atomic_bool *stop, struct err *err)
+{
+    return open_with(a, false, seconds, stop, err);
+}
+
+struct fleet_db *fleet_db_open_writable(const struct fleet_address *a, double seconds,
+                                        const atomic_bool *stop, struct err *err)
+{
+    return open_with(a, true, seconds, stop, err);
 }
 
 void fleet_db_close(struct fleet_db *db)
@@ -416,28 +444,31 @@ const char *fleet_db_state(const struct fleet_db *db)
 
 /* ---- notifications -------------------------------------------------------------------------- */
 
-static bool notified(struct fleet_db *db)
+/* A session that listens hears what it said itself, too. */
+static unsigned notified(struct fleet_db *db)
 {
-    bool some = false;
+    unsigned of = 0;
     PGnotify *n;
     while (db->conn && (n = PQnotifies(db->conn)) != NULL) {
+        if (n->be_pid != PQbackendPID(db->conn))
+            of |= strcmp(n->extra, FLEET_NOTE_OF_WRONG) == 0 ? FLEET_NOTE_WRONG : FLEET_NOTE_KERNEL;
         PQfreemem(n);
-        some = true;
     }
-    return some;
+    return of;
 }
 
-bool fleet_db_wait(struct fleet_db *db, int wake_fd, double seconds)
+unsigned fleet_db_wait(struct fleet_db *db, int wake_fd, double seconds)
 {
     if (!db->conn)
-        return false;
-    if (notified(db)) /* it arrived with an answer and is already here */
-        return true;
+        return 0;
+    unsigned of = notified(db);
+    if (of) /* it arrived with an answer and is already here */
+        return of;
     struct count count = count_begin(db);
     struct pollfd p[] = {{.fd = PQsocket(db->conn), .events = POLLIN},
                          {.fd = wake_fd, .events = POLLIN}};
     poll(p, 2, (int)(seconds * 1000));
     if (p[0].revents && consume(db, &count, NULL) == 0)
         return notified(db);
-    return false;
+    return 0;
 }

@@ -34,6 +34,10 @@ int fleet_db_check(const struct fleet_address *a, struct err *err);
  * holds for that. */
 struct fleet_db *fleet_db_open(const struct fleet_address *a, double seconds,
                                const atomic_bool *stop, struct err *err);
+/* The same to the first that can be written. NULL also where the address itself asks for one that
+ * cannot (target_session_attrs: read-only, standby, prefer-standby). */
+struct fleet_db *fleet_db_open_writable(const struct fleet_address *a, double seconds,
+                                        const atomic_bool *stop, struct err *err);
 void fleet_db_close(struct fleet_db *db);
 /* False once a call failed in a way that ended the connection. */
 bool fleet_db_alive(const struct fleet_db *db);
@@ -60,8 +64,13 @@ void fleet_rows_free(struct fleet_rows *rows);
 /* The five characters by which SQL names an error of the last statement ("42501"), or "". */
 const char *fleet_db_state(const struct fleet_db *db);
 
-/* Waits until a notification comes (true), `wake_fd` can be read or `seconds` are over. */
-bool fleet_db_wait(struct fleet_db *db, int wake_fd, double seconds);
+/* What a notification is about, as its sender says; of no other kind: a kernel. */
+#define FLEET_NOTE_OF_WRONG "retraction"
+#define FLEET_NOTE_OF_KERNEL "kernel"
+enum fleet_note { FLEET_NOTE_KERNEL = 1, FLEET_NOTE_WRONG = 2 };
+/* Waits until a notification of another session comes, `wake_fd` can be read or `seconds` are over.
+ * What it was told of, as bits of enum fleet_note; 0: of nothing. */
+unsigned fleet_db_wait(struct fleet_db *db, int wake_fd, double seconds);
 /* For what goes into logs and pages: printable ASCII, one line, at most FLEET_WORD - 1. */
 void fleet_plain(const char *text, char out[FLEET_WORD]);
 

@@ -24,6 +24,12 @@ struct fleet_db *fleet_db_open(const struct fleet_address *a, double seconds,
     return NULL;
 }
 
+struct fleet_db *fleet_db_open_writable(const struct fleet_address *a, double seconds,
+                                        const atomic_bool *stop, struct err *err)
+{
+    return fleet_db_open(a, seconds, stop, err);
+}
+
 void fleet_db_close(struct fleet_db *db)
 {
     (void)db;
@@ -84,10 +90,10 @@ const char *fleet_db_state(const struct fleet_db *db)
     return "";
 }
 
-bool fleet_db_wait(struct fleet_db *db, int wake_fd, double seconds)
+unsigned fleet_db_wait(struct fleet_db *db, int wake_fd, double seconds)
 {
     (void)db;
     (void)wake_fd;
     (void)seconds;
-    return false;
+    return 0;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fleet_main.c - `whet fleet`: the database of a fleet from the command line, beside the servers.
  *
- *   whet fleet status               servers, leases, winners, retractions
+ *   whet fleet status               tables, rights, servers, leases, winners, retractions
+ *   whet fleet show WORD            what is known of a kernel, a slot or a server
  *   whet fleet retract KEY REASON   every server looks at this kernel again, at once
  *   whet fleet export FILE          winners and texts, as `whet kernels import` takes them
  *   whet fleet migrate              makes the tables, as a role that may
@@ -17,8 +18,10 @@
 #include "config/log.h"
 #include "specializer/fleet/fleet_export.h"
 #include "specializer/fleet/fleet_parts.h"
+#include "specializer/fleet/fleet_rights.h"
 #include "specializer/fleet/fleet_row.h"
 #include "specializer/fleet/fleet_schema.h"
+#include "specializer/fleet/fleet_show.h"
 #include "specializer/fleet/fleet_sql.h"
 
 #define CONNECT_S 10.0
@@ -49,8 +52,8 @@ static void print_lease(const cJSON *r)
 {
     double left = number_of(r, "left_s");
     printf("  %s %-16s %-24s for %.0f s, %s %.0f s\n", text_of(r, "env"), text_of(r, "slot"),
-           text_of(r, "name"), number_of(r, "held_s"), left >= 0 ? "left" : "over for",
-           left >= 0 ? left : -left);
+           text_of(r, text_of(r, "name")[0] ? "name" : "server"), number_of(r, "held_s"),
+           left >= 0 ? "left" : "over for", left >= 0 ? left : -left);
 }
 
 static void print_winner(const cJSON *r)
@@ -62,10 +65,11 @@ static void print_winner(const cJSON *r)
 
 static void print_retraction(const cJSON *r)
 {
-    printf("  %s %-16s %s by %s %.0f s ago: %s (wrong on %.0f more, right on %.0f)\n",
+    printf("  %s %-16s %s by %s %.0f s ago: %s (heard by %.0f of %.0f servers; wrong on %.0f more, "
+           "right on %.0f)\n",
            text_of(r, "env"), text_of(r, "slot"), text_of(r, "key"), text_of(r, "name"),
-           number_of(r, "at_s"), text_of(r, "reason"), number_of(r, "confirmed_by"),
-           number_of(r, "refuted_by"));
+           number_of(r, "at_s"), text_of(r, "reason"), number_of(r, "heard_by"),
+           number_of(r, "heard_of"), number_of(r, "confirmed_by"), number_of(r, "refuted_by"));
 }
 
 static int not_whole(const struct fleet_missing *missing, struct err *err)
@@ -77,7 +81,24 @@ static int not_whole(const struct fleet_missing *missing, struct err *err)
         missing->text);
 }
 
-static int status(struct fleet_db *db, char **word, struct err *err)
+/* -1 with what the role of this connection may not do, of what servers do. */
+static int print_rights(struct fleet_db *db, struct err *err)
+{
+    struct fleet_rights rights;
+    if (fleet_rights_missing(db, &rights, err) != 0)
+        return -1;
+    if (rights.read_only)
+        printf("this session can only read: a standby, or default_transaction_read_only\n");
+    printf("rights of role %s: %s\n", rights.role,
+           rights.n == 0 ? "all that servers need" : "some are missing; as the tables' owner:");
+    for (int i = 0; i < rights.n; i++)
+        printf("  %s;\n", rights.missing[i].grant);
+    return rights.n == 0 ? 0
+                         : err_set(err, "role %s has not all rights that servers need: %s",
+                                   rights.role, rights.text);
+}
+
+static int print_lists(struct fleet_db *db, struct err *err)
 {
     static const struct {
         const char *name;
@@ -86,16 +107,6 @@ static int status(struct fleet_db *db, char **word, struct err *err)
                  {"leases", print_lease},
                  {"winners", print_winner},
                  {"retractions", print_retraction}};
-    struct fleet_missing missing;
-    (void)word;
-    if (fleet_parts_missing(db, &missing, err) != 0)
-        return -1;
-    if (missing.empty)
-        return err_set(err, "there are no tables yet (whet fleet migrate)");
-    if (missing.needed > 0)
-        return not_whole(&missing, err);
-    printf("tables: version %d%s%s\n", missing.version, missing.n > 0 ? ", missing: " : ", whole",
-           missing.text);
     cJSON *view = fleet_view(db, NULL, err);
     if (!view)
         return -1;
@@ -109,6 +120,29 @@ static int status(struct fleet_db *db, char **word, struct err *err)
     }
     cJSON_Delete(view);
     return 0;
+}
+
+/* Tables first, without which there are no lists. */
+static int print_tables(struct fleet_db *db, struct err *err)
+{
+    struct fleet_missing missing;
+    if (fleet_parts_missing(db, &missing, err) != 0)
+        return -1;
+    if (missing.empty)
+        return err_set(err, "there are no tables yet (whet fleet migrate)");
+    if (missing.needed > 0)
+        return not_whole(&missing, err);
+    printf("tables: version %d%s%s\n", missing.version, missing.n > 0 ? ", missing: " : ", whole",
+           missing.text);
+    return print_lists(db, err);
+}
+
+/* Rights that are missing may be why the rest fails; if it does not, they are the error. */
+static int status(struct fleet_db *db, char **word, struct err *err)
+{
+    (void)word;
+    int rights = print_rights(db, err);
+    return print_tables(db, rights == 0 ? err : NULL) == 0 ? rights : -1;
 }
 
 /* ---- retract --------------------------------------------------------------------------------- */
@@ -135,6 +169,11 @@ static int retract(struct fleet_db *db, char **word, struct err *err)
 }
 
 /* ---- export ---------------------------------------------------------------------------------- */
+
+static int show(struct fleet_db *db, char **word, struct err *err)
+{
+    return fleet_show(db, word[0], stdout, err);
+}
 
 static int export(struct fleet_db *db, char **word, struct err *err)
 {
@@ -173,16 +212,13 @@ static const struct command {
     const char *name;
     int words; /* with the name */
     int (*run)(struct fleet_db *db, char **word, struct err *err);
-} commands[] = {{"status", 1, status},
-                {"retract", 3, retract},
-                {"export", 2, export},
-                {"migrate", 1, migrated},
-                {"repair", 1, repair}};
+} commands[] = {{"status", 1, status}, {"show", 2, show},        {"retract", 3, retract},
+                {"export", 2, export}, {"migrate", 1, migrated}, {"repair", 1, repair}};
 
-const char fleet_usage[] =
-    "usage: whet fleet status | retract KEY REASON | export FILE | migrate | repair\n"
-    "                  --specializer-fleet postgresql://... "
-    "[--specializer-fleet-key-file FILE]\n";
+const char fleet_usage[] = "usage: whet fleet status | show KEY|SLOT|SERVER | retract KEY REASON | "
+                           "export FILE | migrate | repair\n"
+                           "                  --specializer-fleet postgresql://... "
+                           "[--specializer-fleet-key-file FILE]\n";
 
 static const struct command *find_command(int argc, char **argv)
 {

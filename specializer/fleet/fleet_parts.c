@@ -23,7 +23,8 @@ extern const struct kernel_source fleet_schemas[];
 #define ASK_S 10.0
 #define MAKE_S 300.0 /* an index of many rows */
 
-/* A column that statements leave to its default has a "+"; one that the sequence numbers a "#". */
+/* A column that statements leave to its default has a "+"; one that the sequence numbers a "#"; one
+ * that a later version added a "@" with that version. */
 static const struct table {
     int version;
     const char *name, *columns, *unique;
@@ -31,7 +32,11 @@ static const struct table {
         const char *name, *columns;
     } index[2];
 } tables[] = {
-    {1, "whet_server", "server env name version device started+ seen+ stopped+", "server", {{0}}},
+    {1,
+     "whet_server",
+     "server env name version device started+ seen+ stopped+ heard@3",
+     "server",
+     {{0}}},
     {1,
      "whet_kernel",
      "env key server seq# slot template source knobs state own_s speed reason evidence changed+",
@@ -73,12 +78,15 @@ static struct part *add(struct parts *p, enum kind kind, int version, const char
     return one;
 }
 
-static void add_columns(struct parts *p, const struct table *t)
+static void add_columns(struct parts *p, const struct table *t, int version)
 {
     for (const char *at = t->columns; *at; at += strcspn(at, " "), at += *at == ' ') {
-        int n = (int)strcspn(at, " +#");
+        int n = (int)strcspn(at, " +#@");
         char mark = at[n];
-        struct part *one = add(p, COLUMN, t->version, t->name, t->name);
+        int since = mark == '@' ? atoi(at + n + 1) : t->version;
+        if (since > version)
+            continue;
+        struct part *one = add(p, COLUMN, since, t->name, t->name);
         snprintf(one->columns, sizeof one->columns, "%.*s", n, at);
         if (mark != '+' && mark != '#')
             continue;
@@ -98,7 +106,7 @@ static void list(struct parts *p, int version)
         if (t->version > version)
             continue;
         add(p, TABLE, t->version, t->name, t->name);
-        add_columns(p, t);
+        add_columns(p, t, version);
         struct part *one = add(p, UNIQUE, t->version, t->name, t->name);
         snprintf(one->columns, sizeof one->columns, "%s", t->unique);
         for (int k = 0; k < 2 && t->index[k].name; k++) {
@@ -278,7 +286,7 @@ static char *default_sql(const struct part *p)
 /* The statement that makes a part; NULL: there is none that is safe. Caller frees. */
 static char *making(const struct part *p, int version)
 {
-    char head[64];
+    char head[120];
     switch (p->kind) {
     case SCHEMA:
         return fleet_schema_rows(version);
@@ -295,8 +303,10 @@ static char *making(const struct part *p, int version)
     case DEFAULT:
     case NUMBERED:
         return default_sql(p);
-    case COLUMN:
-        break;
+    case COLUMN: /* of those that a later version added */
+        snprintf(head, sizeof head, "ALTER TABLE %s ADD COLUMN IF NOT EXISTS %s", p->table,
+                 p->columns);
+        return statement(p->version, head);
     }
     return NULL;
 }

@@ -55,11 +55,15 @@ struct fleet {
 
     /* fleet thread */
     struct fleet_db *db;
+    struct fleet_db *next; /* the connection to go on with, or NULL */
+    int servers;           /* that are there, by the last look */
     int64_t seq, text_seq, retraction_seq, trace_id;
     int64_t back; /* rows below this number were not read yet; 0: all were */
     int64_t lease_due_ns, send_due_ns, all_due_ns, pull_due_ns, view_due_ns, beat_due_ns,
-        prune_due_ns, say_due_ns;
+        prune_due_ns, say_due_ns, wrong_due_ns, seek_due_ns;
+    double seek_s;                       /* the next pause between two searches for another host */
     int64_t pulled_ns;                   /* when it listened last */
+    int64_t wrong_ns, noted_ns;          /* when it asked what is wrong; when somebody notified */
     bool listen_due, hello_due, all_due; /* what a connection begins with, until it succeeds */
     int process;                         /* of the database, that serves the connection */
     int all_slot;                        /* the first whose rows were not all sent */
@@ -72,9 +76,10 @@ struct fleet {
 
     _Atomic uint64_t news, errors, connects, sent, taken, refused, dropped, retracted_here,
         suspected, pruned;
-    atomic_bool said;   /* something is to be told, since the thread looked */
-    atomic_int untold;  /* words that the database does not have yet */
-    atomic_bool listed; /* the database took the last heartbeat: others see this server */
+    atomic_bool said;      /* something is to be told, since the thread looked */
+    atomic_int untold;     /* words that the database does not have yet */
+    atomic_bool listed;    /* the database took the last heartbeat: others see this server */
+    atomic_bool read_only; /* it said that nothing can be written */
 
     pthread_mutex_t lock;
     /* lock, from here on */
@@ -137,6 +142,39 @@ struct fleet_row *fleet_who_goes(const struct fleet *f, struct slot_rows *s,
 
 /* ---- fleet_pull.c: what others wrote --------------------------------------------------------- */
 int fleet_pull_all(struct fleet *f, struct err *err);
+/* Of it only which kernels were found wrong. */
+int fleet_pull_wrong(struct fleet *f, struct err *err);
+
+/* ---- fleet_pace.c: how often, by how many servers there are ---------------------------------- */
+
+#define FLEET_PULL_S 5.0 /* a server listens so often whatever it is told */
+/* A number from 0 to `seconds`. */
+double fleet_by_lot(double seconds);
+/* Seconds between two times that one of so many servers listens because it was told to; and within
+ * which all of them ask what is wrong. */
+double fleet_listen_pause(int servers);
+double fleet_hearing_spread(int servers);
+/* Others have said something (enum fleet_note): the time of the next turn. */
+void fleet_listen_soon(struct fleet *f, unsigned notes);
+/* Others are to see that it has heard, soon. */
+void fleet_heard(struct fleet *f);
+/* Whether others are told that there is something new; if not, they find it within FLEET_PULL_S. */
+bool fleet_may_notify(struct fleet *f);
+
+/* ---- fleet_host.c: what is wrong with a database that answers -------------------------------- */
+
+/* Rights that the role has not, and parts of the tables that are not there, cost what rests on
+ * them, and a line in the log with each connection. */
+int fleet_name_rights(struct fleet *f, struct err *err);
+int fleet_name_parts(struct fleet *f, struct err *err);
+/* As fleet_schema_ready(), and 0 for older tables that may not be brought up and will do. */
+int fleet_tables_ready(struct fleet *f, int *version, struct err *err);
+/* A statement failed; one that writes succeeded. */
+void fleet_read_only_begins(struct fleet *f);
+void fleet_read_only_ends(struct fleet *f);
+/* While the database can only be read: tries for one that can be written, which is f->next then,
+ * and ends the connection. */
+int fleet_seek(struct fleet *f, struct err *err);
 
 /* ---- fleet_send.c: what the store learned --------------------------------------------------- */
 /* Everything of this environment, once a connection (all_due); what changed since. -1: what was not

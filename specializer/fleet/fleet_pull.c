@@ -64,8 +64,10 @@ static int pull_retractions(struct fleet *f, struct err *err)
     struct fleet_rows rows;
     if (fleet_pull_retractions(f->db, &f->self, f->retraction_seq, &rows, err) != 0)
         return -1;
-    if (rows.n > 0)
+    if (rows.n > 0) {
         f->retraction_seq = atoll(fleet_value(&rows, rows.n - 1, 0));
+        fleet_heard(f);
+    }
     fleet_take_retractions(f, &rows);
     fleet_rows_free(&rows);
     return 0;
@@ -103,6 +105,11 @@ static int pull_texts(struct fleet *f, struct err *err)
         f->text_seq = atoll(fleet_value(&rows, rows.n - 1, 0));
     fleet_rows_free(&rows);
     return 0;
+}
+
+int fleet_pull_wrong(struct fleet *f, struct err *err)
+{
+    return pull_retractions(f, err);
 }
 
 int fleet_pull_all(struct fleet *f, struct err *err)

@@ -16,7 +16,7 @@ extern const int fleet_schema_count;
 #define ASK_S 10.0
 
 /* Who may still write after each migration. */
-static const int least_of[FLEET_SCHEMA] = {1, 1};
+static const int least_of[FLEET_SCHEMA] = {1, 1, 1};
 
 static const char version_table[] =
     "CREATE TABLE IF NOT EXISTS whet_schema (version int PRIMARY KEY, least int NOT NULL,"

@@ -11,7 +11,12 @@
 #include "specializer/fleet/fleet_db.h"
 
 /* That this program knows, and the oldest that it can follow a newer database from. */
-enum { FLEET_SCHEMA = 2 };
+enum { FLEET_SCHEMA = 3 };
+/* The oldest that servers of this program can do with, where they may not bring it up. */
+enum {
+    FLEET_SCHEMA_SERVES = 2,
+    FLEET_SCHEMA_HEARD = 3 /* since then whet_server.heard is there */
+};
 
 /* What whet_schema says: the version, and the oldest that may write. 0: it says nothing. */
 int fleet_schema_version(struct fleet_db *db, int *version, int *least, struct err *err);

@@ -85,7 +85,7 @@ static int send_texts(struct outgoing *o, struct err *err)
 static int send_batch(struct outgoing *o, cJSON *batch, struct err *err)
 {
     int n = cJSON_GetArraySize(batch), r = 0;
-    if (fleet_publish(o->f->db, &o->f->self, batch, o->news, err) == 0) {
+    if (fleet_publish(o->f->db, &o->f->self, batch, o->news && fleet_may_notify(o->f), err) == 0) {
         atomic_fetch_add(&o->f->sent, (uint64_t)n);
         return 0;
     }

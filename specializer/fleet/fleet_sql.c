@@ -12,7 +12,6 @@
  */
 #include "specializer/fleet/fleet_sql.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,20 +89,26 @@ int fleet_listen(struct fleet_db *db, const struct fleet_self *self, struct err 
     return run(db, listen, NULL, 0, err);
 }
 
-int fleet_beat(struct fleet_db *db, const struct fleet_self *self, bool begins, bool *entered,
-               struct err *err)
+/* A row that was there is updated, and the old version of it ended by this transaction. */
+#define BEAT(column, value, set)                                                                 \
+    "INSERT INTO whet_server(server, env, name, version, device" column ") VALUES"               \
+    " ($1,$2,$3,$4,$5" value ") ON CONFLICT (server) DO UPDATE SET env=$2, name=$3, version=$4," \
+    " device=$5, started=CASE WHEN $6::boolean THEN now() ELSE whet_server.started END,"         \
+    " seen=now(), stopped=false" set " RETURNING xmax = 0"
+
+int fleet_beat(struct fleet_db *db, const struct fleet_self *self, bool begins, int64_t heard,
+               bool *entered, struct err *err)
 {
+    static const char plain[] = BEAT("", "", ""),
+                      hears[] = BEAT(", heard", ",$7::bigint", ", heard=$7::bigint");
     struct fleet_rows rows;
+    char number[24];
     const char *v[] = {self->server,  self->env,    self->name,
-                       self->version, self->device, begins ? "true" : "false"};
-    /* A row that was there is updated, and the old version of it ended by this transaction. */
-    if (fleet_db_run(
-            db, FLEET_STATEMENT_S,
-            "INSERT INTO whet_server(server, env, name, version, device) VALUES ($1,$2,$3,$4,$5)"
-            " ON CONFLICT (server) DO UPDATE SET env=$2, name=$3, version=$4, device=$5,"
-            " started=CASE WHEN $6::boolean THEN now() ELSE whet_server.started END,"
-            " seen=now(), stopped=false RETURNING xmax = 0",
-            v, 6, &rows, err) != 0)
+                       self->version, self->device, begins ? "true" : "false",
+                       number};
+    snprintf(number, sizeof number, "%lld", (long long)heard);
+    if (fleet_db_run(db, FLEET_STATEMENT_S, heard < 0 ? plain : hears, v, heard < 0 ? 6 : 7, &rows,
+                     err) != 0)
         return -1;
     *entered = strcmp(fleet_value(&rows, 0, 0), "t") == 0;
     fleet_rows_free(&rows);
@@ -163,7 +168,9 @@ int fleet_publish(struct fleet_db *db, const struct fleet_self *self, const cJSO
     int r = run(db, sql, v, 3, err);
     free(text);
     snprintf(channel, sizeof channel, "whet_%s", self->env);
-    return r == 0 && news ? run(db, "SELECT pg_notify($1, 'kernel')", note, 1, err) : r;
+    return r == 0 && news
+               ? run(db, "SELECT pg_notify($1, '" FLEET_NOTE_OF_KERNEL "')", note, 1, err)
+               : r;
 }
 
 int fleet_given(struct fleet_db *db, int64_t *given, struct err *err)
@@ -250,7 +257,7 @@ int fleet_retract(struct fleet_db *db, const char *env, const char *key, const c
         return -1;
     int n = rows.n;
     fleet_rows_free(&rows);
-    return n == 0 ? 0 : run(db, "SELECT pg_notify($1, 'retraction')", note, 1, err);
+    return n == 0 ? 0 : run(db, "SELECT pg_notify($1, '" FLEET_NOTE_OF_WRONG "')", note, 1, err);
 }
 
 int fleet_pull_retractions(struct fleet_db *db, const struct fleet_self *self, int64_t seq,
@@ -400,93 +407,4 @@ int fleet_prune(struct fleet_db *db, const char *env, int64_t *removed, struct e
     *removed = atoll(fleet_value(&rows, 0, 0));
     fleet_rows_free(&rows);
     return 0;
-}
-
-/* ---- what operators see --------------------------------------------------------------------- */
-
-/* Whoever writes may write a time or a speed that is infinite or not a number. */
-static double bounded(double v)
-{
-    return isnan(v) ? 0 : v > 1e9 ? 1e9 : v < -1e9 ? -1e9 : v;
-}
-
-/* The first letter of a column's name says whether it is a number or a truth value instead of a
- * text. */
-static void add_value(cJSON *o, const char *name, const char *text)
-{
-    char plain[FLEET_WORD];
-    if (name[0] == '#') {
-        cJSON_AddNumberToObject(o, name + 1, bounded(strtod(text, NULL)));
-    } else if (name[0] == '?') {
-        cJSON_AddBoolToObject(o, name + 1, strcmp(text, "t") == 0);
-    } else {
-        fleet_plain(text, plain);
-        cJSON_AddStringToObject(o, name, plain);
-    }
-}
-
-/* Ages are a difference of numbers: of times, one may be infinite, from which no other can be
- * taken. */
-enum { VIEW_COLUMNS = 10 };
-static const struct view {
-    const char *name, *sql; /* its first column says how many rows there are, beyond its LIMIT */
-    const char *column[VIEW_COLUMNS]; /* the others; "#": a number, "?": true or false */
-} views[] = {
-    {"servers",
-     "SELECT count(*) OVER (), server, env, name, version, device,"
-     " (extract(epoch FROM now()) - extract(epoch FROM started))::float8,"
-     " (extract(epoch FROM now()) - extract(epoch FROM seen))::float8, stopped"
-     " FROM whet_server WHERE $1 IN ('', env) ORDER BY seen DESC LIMIT 200",
-     {"server", "env", "name", "version", "device", "#started_s", "#seen_s", "?stopped"}},
-    {"leases",
-     "SELECT count(*) OVER (), l.env, l.slot, l.server, coalesce(s.name, ''),"
-     " (extract(epoch FROM now()) - extract(epoch FROM l.since))::float8,"
-     " (extract(epoch FROM l.until) - extract(epoch FROM now()))::float8"
-     " FROM whet_lease l LEFT JOIN whet_server s USING (server)"
-     " WHERE $1 IN ('', l.env) AND l.server <> '' AND l.until > '-infinity'"
-     " ORDER BY l.since DESC, l.env, l.slot LIMIT 200",
-     {"env", "slot", "server", "name", "#held_s", "#left_s"}},
-    {"winners",
-     "SELECT count(*) OVER (), k.env, k.slot, k.key, k.template || ' ' || k.knobs, k.speed, k.n,"
-     " coalesce(s.name, ''), (extract(epoch FROM now()) - extract(epoch FROM k.changed))::float8,"
-     " k.n_all"
-     " FROM (SELECT *, count(*) OVER (PARTITION BY env, slot, key) AS n,"
-     " count(*) OVER (PARTITION BY env, slot) AS n_all,"
-     " row_number() OVER (PARTITION BY env, slot ORDER BY speed DESC, seq) AS rank"
-     " FROM whet_kernel"
-     " WHERE $1 IN ('', env) AND state = 'active' AND " FLEET_SPEED_IS_ONE ") k"
-     " LEFT JOIN whet_server s USING (server)"
-     " WHERE k.rank = 1 ORDER BY k.changed DESC, k.env, k.slot LIMIT 200",
-     {"env", "slot", "key", "kernel", "#speed", "#servers", "name", "#changed_s", "#of"}},
-    {"retractions",
-     "SELECT count(*) OVER (), r.env, r.key, r.slot, r.server, r.name, r.reason,"
-     " (extract(epoch FROM now()) - extract(epoch FROM r.at))::float8,"
-     " count(v.server) FILTER (WHERE v.upheld), count(v.server) FILTER (WHERE NOT v.upheld)"
-     " FROM whet_retraction r LEFT JOIN whet_verdict v USING (env, key)"
-     " WHERE $1 IN ('', r.env) GROUP BY r.env, r.key, r.slot, r.server, r.name, r.reason,"
-     " r.at, r.seq ORDER BY r.seq DESC LIMIT 200",
-     {"env", "key", "slot", "server", "name", "reason", "#at_s", "#refuted_by", "#confirmed_by"}},
-};
-
-cJSON *fleet_view(struct fleet_db *db, const char *env, struct err *err)
-{
-    const char *v[] = {env ? env : ""};
-    cJSON *o = cJSON_CreateObject(), *totals = cJSON_AddObjectToObject(o, "totals");
-    for (size_t i = 0; i < sizeof views / sizeof *views; i++) {
-        struct fleet_rows rows;
-        if (fleet_db_run(db, FLEET_STATEMENT_S, views[i].sql, v, 1, &rows, err) != 0) {
-            cJSON_Delete(o);
-            return NULL;
-        }
-        cJSON *all = cJSON_AddArrayToObject(o, views[i].name);
-        cJSON_AddNumberToObject(totals, views[i].name, strtod(fleet_value(&rows, 0, 0), NULL));
-        for (int k = 0; k < rows.n && k < 200; k++) {
-            cJSON *row = cJSON_CreateObject();
-            for (int c = 0; c < VIEW_COLUMNS && views[i].column[c]; c++)
-                add_value(row, views[i].column[c], fleet_value(&rows, k, c + 1));
-            cJSON_AddItemToArray(all, row);
-        }
-        fleet_rows_free(&rows);
-    }
-    return o;
 }

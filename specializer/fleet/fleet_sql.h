@@ -49,10 +49,10 @@ int fleet_limit(struct fleet_db *db, int *process, struct err *err);
 int fleet_same_session(struct fleet_db *db, int process, struct err *err);
 /* Listens to its environment, which takes no rights. */
 int fleet_listen(struct fleet_db *db, const struct fleet_self *self, struct err *err);
-/* Enters itself, or says that it is still there. `begins`: with this connection. *entered: it was
- * not there. */
-int fleet_beat(struct fleet_db *db, const struct fleet_self *self, bool begins, bool *entered,
-               struct err *err);
+/* Enters itself, or says that it is still there. `begins`: with this connection. `heard`: up to
+ * which retraction, below 0: the tables have no room for that. *entered: it was not there. */
+int fleet_beat(struct fleet_db *db, const struct fleet_self *self, bool begins, int64_t heard,
+               bool *entered, struct err *err);
 /* Gives its lease back and says that it ends. */
 int fleet_bye(struct fleet_db *db, const struct fleet_self *self, struct err *err);
 
@@ -103,6 +103,14 @@ int fleet_renumber(struct fleet_db *db, const char *env, int64_t *changed, struc
 /* Removes what is older than the limits above, or too much, but no kernel that serves on a server
  * which is there; how many rows in *removed. */
 int fleet_prune(struct fleet_db *db, const char *env, int64_t *removed, struct err *err);
+
+/* Servers that are there: env, server, name and up to which retraction they have heard (NULL: older
+ * programs do not tell), also from tables without that column. */
+#define FLEET_IS_THERE "NOT s.stopped AND s.seen > now() - interval '1 minute'"
+#define FLEET_HEARD "(to_jsonb(s)->>'heard')::bigint"
+#define FLEET_THERE                                                           \
+    "there AS MATERIALIZED (SELECT s.env, s.server, " FLEET_HEARD " AS heard" \
+    " FROM whet_server s WHERE " FLEET_IS_THERE ")"
 
 /* {"servers", "leases", "winners", "retractions"} of an environment (NULL: of all), the newest 200
  * of each at most, and how many there are in "totals". Texts are plain. NULL with a message; the

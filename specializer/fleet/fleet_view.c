@@ -13,7 +13,23 @@
 #define SHARE 0.25
 #define AT_LEAST_S 300.0
 
-static double pause_s(double took_s, double servers)
+/* Of the newest rows, those of servers that took a heartbeat in the last minute. If all are, there
+ * may be more. */
+static int servers_there(const cJSON *view)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(view, "servers"), *row;
+    int n = 0;
+    cJSON_ArrayForEach(row, list)
+    {
+        double seen_s = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(row, "seen_s"));
+        n += seen_s < 60 && !cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(row, "stopped"));
+    }
+    const cJSON *totals = cJSON_GetObjectItemCaseSensitive(view, "totals");
+    double all = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(totals, "servers"));
+    return n < cJSON_GetArraySize(list) || !(all < 1e6) ? n : (int)all;
+}
+
+static double pause_s(double took_s, int servers)
 {
     double s = took_s * servers / SHARE;
     return s < AT_LEAST_S ? s : AT_LEAST_S;
@@ -25,10 +41,9 @@ int fleet_look(struct fleet *f, struct err *err)
     cJSON *view = fleet_view(f->db, f->self.env, err);
     if (!view)
         return -1;
-    const cJSON *servers = cJSON_GetObjectItemCaseSensitive(
-        cJSON_GetObjectItemCaseSensitive(view, "totals"), "servers");
+    f->servers = servers_there(view);
     double took_s = (double)(clock_ns() - from_ns) * 1e-9;
-    int64_t next_ns = clock_ns() + (int64_t)(pause_s(took_s, cJSON_GetNumberValue(servers)) * 1e9);
+    int64_t next_ns = clock_ns() + (int64_t)(pause_s(took_s, f->servers) * 1e9);
     if (f->view_due_ns < next_ns)
         f->view_due_ns = next_ns;
     pthread_mutex_lock(&f->lock);
@@ -59,6 +74,10 @@ static void add_view(struct fleet *f, cJSON *o, bool operators)
         cJSON_AddItemToArray(refused, cJSON_CreateString(f->poison[i]));
     cJSON_AddNumberToObject(o, "view_age_s",
                             f->view ? (double)(clock_ns() - f->view_ns) * 1e-9 : -1);
+    cJSON *distrusted = cJSON_AddArrayToObject(o, "distrusted");
+    for (int i = 0; i < f->peers; i++)
+        if (fleet_distrusted(f, f->peer[i].server))
+            cJSON_AddItemToArray(distrusted, cJSON_CreateString(f->peer[i].server));
     const cJSON *totals = cJSON_GetObjectItemCaseSensitive(f->view, "totals");
     cJSON_AddItemToObject(o, "totals",
                           totals ? cJSON_Duplicate(totals, true) : cJSON_CreateObject());
@@ -88,6 +107,7 @@ cJSON *fleet_json(struct fleet *f, bool operators)
     cJSON_AddStringToObject(o, "env", f->self.env);
     cJSON_AddNumberToObject(o, "schema", f->version);
     cJSON_AddBoolToObject(o, "listed", atomic_load(&f->listed));
+    cJSON_AddBoolToObject(o, "read_only", atomic_load(&f->read_only));
     cJSON_AddStringToObject(o, "lease", f->lease_state == LEASE_HELD ? f->lease : "");
     cJSON_AddNumberToObject(o, "sent", (double)atomic_load(&f->sent));
     cJSON_AddNumberToObject(o, "taken", (double)atomic_load(&f->taken));
@@ -109,10 +129,13 @@ void fleet_metrics(struct fleet *f, FILE *out)
 {
     static struct fleet nobody; /* what is counted where there is no fleet: nothing */
     bool online = false, lease = false;
+    int distrusted = 0;
     if (f) {
         pthread_mutex_lock(&f->lock);
         online = f->state == FLEET_ONLINE;
         lease = f->lease_state == LEASE_HELD;
+        for (int i = 0; i < f->peers; i++)
+            distrusted += fleet_distrusted(f, f->peer[i].server);
         pthread_mutex_unlock(&f->lock);
     }
     f = f ? f : &nobody;
@@ -120,6 +143,9 @@ void fleet_metrics(struct fleet *f, FILE *out)
     value(out, "fleet_listed", "gauge",
           "1 while the database of the fleet takes heartbeats: others see this server",
           atomic_load(&f->listed));
+    value(out, "fleet_read_only", "gauge",
+          "1 while the database of the fleet can only be read: another host is looked for",
+          atomic_load(&f->read_only));
     value(out, "fleet_connects_total", "counter", "Connections made to the database of the fleet",
           (double)atomic_load(&f->connects));
     value(out, "fleet_errors_total", "counter",
@@ -141,6 +167,8 @@ void fleet_metrics(struct fleet *f, FILE *out)
                  (double)atomic_load(&f->retracted_here));
     metric_value(out, "fleet_retractions_total", "by=\"others\"",
                  (double)atomic_load(&f->suspected));
+    value(out, "fleet_distrusted", "gauge",
+          "Other servers whose speeds were not seen here: nothing of theirs is tried", distrusted);
     value(out, "fleet_untold", "gauge",
           "Words on kernels found wrong that the database of the fleet does not have yet",
           atomic_load(&f->untold));

@@ -349,15 +349,17 @@ def test_a_step_fits_and_a_large_fleet_stays_small(browser, start, tmp_path, wid
     rows = lambda words: [dict(words, key=f"{n:016x}", server=f"{n:016x}", slot=f"mlp_out/m{n}") for n in range(20)]
     some = {
         "state": "online", "listed": False, "since_s": 5, "troubled": False, "name": "here", "lease": "", "sent": 1,
-        "taken": 2, "refused": 3, "totals": dict.fromkeys(("servers", "leases", "winners", "retractions"), 400),
+        "taken": 2, "refused": 3, "distrusted": ["a"], "read_only": True, "totals": dict.fromkeys(("servers", "leases", "winners", "retractions"), 400),
         "servers": rows({"name": HOSTILE, "version": "1", "device": "Device" * 30, "stopped": False, "seen_s": 1}),
         "leases": rows({"name": HOSTILE, "left_s": 1, "held_s": 1}),
         "winners": rows({"kernel": "KNOB=1 " * 60, "speed": 2, "servers": 3}),
-        "retractions": rows({"name": "x", "reason": HOSTILE, "at_s": 1, "confirmed_by": 0, "refuted_by": 0})}
+        "retractions": rows({"name": "x", "reason": HOSTILE, "at_s": 1, "confirmed_by": 0, "refuted_by": 0, "heard_by": 3,
+                             "heard_of": 4})}
     browser.value("drawFleet({specializer: {fleet: " + json.dumps(some) + "}})")
     assert browser.value("document.getElementById('fleet').offsetHeight") < 2 * 844 + 200
     assert browser.value("document.documentElement.scrollWidth") <= width
     assert "the newest 20 of 400" in browser.text("#fleet") and "not listed there yet" in browser.text("#fleet-note")
+    assert "can only be read" in browser.text("#fleet-note") and "heard by 3 of 4" in browser.text("#fleet")
     for name in ("servers", "leases", "winners", "retractions"):
         browser.value(f"document.getElementById('fleet-{name}').focus()")
         assert browser.value("document.activeElement.id") == f"fleet-{name}"  # to be scrolled by keys

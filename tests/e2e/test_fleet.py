@@ -502,10 +502,10 @@ def test_old_and_new_tables(pg):
     pg.sql(row_sql("e" * 16, "b" * 16, "c" * 16))
     assert whet("status", pg=pg).returncode == 0
     up = whet("migrate", pg=pg)
-    assert up.returncode == 0 and "of version 2" in up.stdout, up.stderr
+    assert up.returncode == 0 and "of version 3" in up.stdout, up.stderr
     assert pg.one("SELECT count(*) FROM whet_kernel") == "1" and \
         pg.one("SELECT count(*) FROM whet_text") == "0"
-    assert "of version 2" in whet("migrate", pg=pg).stdout
+    assert "of version 3" in whet("migrate", pg=pg).stdout
     pg.sql("INSERT INTO whet_schema VALUES (99, 1)")
     assert "of version 99" in whet("migrate", pg=pg).stdout
     pg.sql("UPDATE whet_schema SET least = 50 WHERE version = 99")

@@ -17,7 +17,7 @@ ENV, KEY = "e" * 16, "a" * 16
 @pytest.fixture
 def made(pg):  # noqa: F811
     done = whet("migrate", pg=pg)
-    assert done.returncode == 0 and "of version 2" in done.stdout, done.stderr
+    assert done.returncode == 0 and "of version 3" in done.stdout, done.stderr
     pg.sql(row_sql(ENV, KEY, "1" * 16))
     return pg
 
@@ -32,7 +32,7 @@ def parts(pg):  # noqa: F811
             " AND attrelid IN (SELECT oid FROM pg_class WHERE relkind = 'r' AND relname LIKE 'whet%')"):
         if table == "whet_schema":
             continue
-        yield f"({column})", f"ALTER TABLE {table} DROP {column} CASCADE", False
+        yield f"({column})", f"ALTER TABLE {table} DROP {column} CASCADE", column == "heard"
         if default == "t":
             yield f"{table} ({column})", f"ALTER TABLE {table} ALTER {column} DROP DEFAULT", True
     for table, name in pg.sql("SELECT conrelid::regclass, conname FROM pg_constraint WHERE contype = 'p'"
@@ -75,7 +75,7 @@ def test_whatever_is_dropped_is_named_and_made_again(made):
         assert structure(made) == whole, drop
         seen += 1
     assert seen > 60
-    assert "version 2, whole" in whet("status", pg=made).stdout
+    assert "version 3, whole" in whet("status", pg=made).stdout
 
 
 def test_an_index_that_keeps_nothing_unique_is_none(made):
@@ -105,11 +105,11 @@ def test_a_database_without_tables_is_not_repaired_but_migrated(pg):  # noqa: F8
 
 
 def test_tables_of_an_older_version_are_repaired_as_such_and_migrated(made):
-    made.sql("DROP TABLE whet_text, whet_verdict; DELETE FROM whet_schema WHERE version = 2")
+    made.sql("ALTER TABLE whet_server DROP heard; DROP TABLE whet_text, whet_verdict; DELETE FROM whet_schema WHERE version > 1")
     assert "table whet_verdict" in whet("status", pg=made).stderr
     repaired = whet("repair", pg=made)
     assert repaired.returncode == 0 and "made: table whet_verdict\n" in repaired.stdout, repaired
-    assert "of version 2" in repaired.stdout and whet("migrate", pg=made).returncode == 0
+    assert "of version 3" in repaired.stdout and whet("migrate", pg=made).returncode == 0
 
 
 def test_a_server_names_what_is_missing_and_tells_all_when_it_is_there(member, pg, tmp_path):  # noqa: F811

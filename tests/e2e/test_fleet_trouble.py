@@ -117,7 +117,7 @@ def test_the_next_host_of_an_address_is_tried_when_one_says_nothing(pg):  # noqa
         migrate = lambda uri: subprocess.run([BINARY, "fleet", "migrate", "--specializer-fleet", uri],
                                              capture_output=True, text=True, timeout=120)
         done = migrate(both)
-        assert done.returncode == 0 and "of version 2" in done.stdout, done.stderr
+        assert done.returncode == 0 and "of version 3" in done.stdout, done.stderr
         nobody = migrate(both.replace(str(pg.port), str(port)))
         assert nobody.returncode == 1 and "none of 2 hosts" in nobody.stderr and \
             "no connection in time" in nobody.stderr, nobody.stderr
@@ -180,8 +180,8 @@ def test_servers_that_come_at_once_make_the_tables_once(pg):  # noqa: F811
                    for _ in range(4)]
     for one in all_of_them:
         said = one.communicate(timeout=120)[0]
-        assert one.returncode == 0 and "of version 2" in said, said
-    assert pg.sql("SELECT version FROM whet_schema ORDER BY 1") == [["1"], ["2"]]
+        assert one.returncode == 0 and "of version 3" in said, said
+    assert pg.sql("SELECT version FROM whet_schema ORDER BY 1") == [["1"], ["2"], ["3"]]
 
 
 class Pooler:

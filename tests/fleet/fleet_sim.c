@@ -601,7 +601,7 @@ static void open_member(struct world *w, struct member *m, int number)
     }
     m->at_s = number * 0.01;
     bool entered;
-    if (fleet_beat(w->db, &m->self, true, &entered, &err) != 0)
+    if (fleet_beat(w->db, &m->self, true, 0, &entered, &err) != 0)
         fail(&err);
 }
 
