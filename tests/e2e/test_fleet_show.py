@@ -10,7 +10,8 @@ import pytest
 from conftest import BINARY
 from test_fleet import (SLOT, database, fleet, member, online, pg, row_sql, until,  # noqa: F401 - fixtures too
                         whet)
-from test_fleet_trouble import IDLE
+from test_fleet_trouble import IDLE, POINT, learnt
+from test_fleet_words import Store
 
 ENV, KEY, OTHER = "e" * 16, "a" * 16, "b" * 16
 FINDER, REFUSER, SLOWER, SILENT, GONE, ELSEWHERE = (d * 16 for d in "123456")
@@ -98,16 +99,27 @@ def test_what_is_known_of_a_server(made):
     assert "\x1b" not in show(SLOWER, made)
 
 
-def test_servers_say_what_they_heard_and_who_is_distrusted(member, pg):  # noqa: F811
+def test_servers_say_what_they_heard(member, pg):  # noqa: F811
     server = online(member(IDLE))
     mine = fleet(server)
-    assert mine["distrusted"] == [] and server.metric("whet_fleet_distrusted") == 0
     pg.sql(row_sql(mine["env"], KEY, "1" * 16))
     assert whet("retract", KEY, "incident 42", pg=pg).returncode == 0
     until(lambda: "heard by 1 of 1 servers" in show(KEY, pg), lambda: show(KEY, pg))
     shown = until(lambda: [r for r in fleet(server)["retractions"] if r["heard_by"] == 1])
     assert shown[0]["key"] == KEY and shown[0]["heard_of"] == 1
     assert "has not heard yet of 0 kernels" in show(mine["server"], pg)
+
+
+def test_a_server_names_those_whose_speeds_it_did_not_see(member, pg, tmp_path):  # noqa: F811
+    store = Store(member, tmp_path / "store.db")
+    keys = [f"{n:016x}" for n in range(5)]
+    for key in keys:
+        learnt(store.path, store.env, key)  # twice as fast as eager
+    pg.sql(";".join(row_sql(store.env, key, "9" * 16, knobs=POINT, speed=8) for key in keys) + ";" +
+           ";".join(row_sql(store.env, key, "8" * 16, knobs=POINT, speed=2) for key in keys))
+    server = online(member(IDLE, "--store", str(store.path)))
+    until(lambda: fleet(server)["distrusted"] == ["9" * 16], lambda: str(fleet(server)))
+    assert server.metric("whet_fleet_distrusted") == 1
 
 
 def test_a_server_that_may_not_bring_the_tables_up_goes_on_with_those_that_are_there(member, pg):  # noqa: F811
