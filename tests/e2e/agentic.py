@@ -143,7 +143,7 @@ class Streams(Load):
 
     def __init__(self, server, n=1, rest=0.3):  # beside ALONE a core is free
         self.n = n
-        super().__init__(server, rest=rest)
+        super().__init__(server, rest=rest, patient=1)
 
     def ask(self, server):
         return server.complete("Once upon a time", max_tokens=32, ignore_eos=True, n=self.n)

@@ -67,7 +67,7 @@ def test_a_kernel_that_wears_out_is_found_by_an_audit_and_stays_out(tmp_path):
     s = Server(*options)
     right = s.post("/v1/completions", ASKED).json()["choices"][0]["text"]
     end = time.time() + PATIENCE
-    with Asking(s) as load:
+    with Asking(s, patient=1) as load:  # it wears by steps
         while not found_wrong(s):
             assert time.time() < end and not load.failed, (load.failed, s.text()[-3000:])
             time.sleep(0.2)
