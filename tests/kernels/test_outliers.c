@@ -10,7 +10,9 @@
  *
  * Each START point with three digits (VNNI; other machines have nothing to try) of the templates
  * for attn_out is built, run and held to twice the eager kernel's error, that case to three times,
- * in each format whose codes are summed in another way.
+ * in each format whose codes are summed in another way. Of rows that only share the work among
+ * threads in other ways, which changes no sum, one has its turn in each format (WHET_TEST_MORE=2:
+ * all): nothing here takes time but the compiler.
  */
 #include <dlfcn.h>
 #include <math.h>
@@ -24,6 +26,7 @@
 #include "engine/cpu/pack.h"
 #include "engine/cpu/pool.h"
 #include "engine/quant.h"
+#include "tests/kernels/sample.h"
 #include "tests/kernels/shop.h"
 
 enum { SINKS = 3, BLOCK = 32, FIVE_EIGHTHS = 0x3900 };
@@ -254,8 +257,39 @@ static void try_point(struct shop *s, const struct template *t, const struct fac
     shop_drop(c);
 }
 
-/* Every START point with three digits for steps of m tokens; whether there is VNNI. */
-static bool try_starts(struct shop *s, int m)
+/* The n-th START row is a legal point with three digits. */
+static bool row_counts(const struct template *t, const struct facts *f, int n, struct point *p)
+{
+    return template_start_row(t, f, n, p) && role_value(t, p, ROLE_DIGITS) == 3 &&
+           !template_illegal(t, p, f);
+}
+
+/* They differ in nothing but how threads share the work. */
+static bool same_sums(const struct template *t, const struct point *a, const struct point *b)
+{
+    const int deal = template_role(t, ROLE_DEAL);
+    for (int k = 0; k < t->knobs; k++)
+        if (k != deal && a->value[k] != b->value[k])
+            return false;
+    return true;
+}
+
+/* Of the rows with the sums of p, which is row n, it is the one whose turn it is. */
+static bool has_turn(const struct template *t, const struct facts *f, int n, const struct point *p,
+                     int turn)
+{
+    struct point q;
+    int before = 0, all = 0;
+    for (int i = 0; template_start_row(t, f, i, &q); i++)
+        if (row_counts(t, f, i, &q) && same_sums(t, p, &q)) {
+            before += i < n;
+            all++;
+        }
+    return sample_more() > 1 || turn % all == before;
+}
+
+/* START points with three digits for steps of m tokens; whether there is VNNI. */
+static bool try_starts(struct shop *s, int m, int turn)
 {
     struct facts f;
     struct point p;
@@ -265,7 +299,7 @@ static bool try_starts(struct shop *s, int m)
         for (int n = 0;
              template_fits(t, MACHINE_CPU, REGION_ATTN_OUT, m) && template_start_row(t, &f, n, &p);
              n++)
-            if (role_value(t, &p, ROLE_DIGITS) == 3 && !template_illegal(t, &p, &f))
+            if (row_counts(t, &f, n, &p) && has_turn(t, &f, n, &p, turn))
                 try_point(s, t, &f, &p, m);
     }
     return f.HAS_VNNI;
@@ -287,7 +321,7 @@ int main(void)
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
         shop_model(&s, formats[i]);
         for (size_t k = 0; k < sizeof tokens / sizeof *tokens; k++)
-            vnni = try_starts(&s, tokens[k]);
+            vnni = try_starts(&s, tokens[k], (int)i);
     }
     if (!vnni)
         printf("no VNNI here: nothing to try\n");

@@ -294,6 +294,8 @@ static int make_folder(void **state)
     (void)state;
     if (!mkdtemp(folder))
         return -1;
+    /* Compilers are most of the time, and take half as long for points without vectors. */
+    setenv("WHET_ISA", "portable", 1);
     model = golden_path("tiny-llama.gguf");
     store = xasprintf("%s/store.db", folder);
     json = xasprintf("%s/out.json", folder);
