@@ -146,7 +146,7 @@ ensure_toolkit() {
 }
 
 # build_in DIR [meson options]: configures once, then lets ninja decide what is stale; $build_targets
-# if not everything is wanted. Who comes second to a folder waits.
+# if not everything is wanted, $build_jobs compilers at once. Who comes second to a folder waits.
 build_in() {
     local dir=$1 log=$1/.whet-log again= lock
     shift
@@ -159,7 +159,7 @@ build_in() {
     fi
     [ -f "$dir/build.ninja" ] && [ -z "$again" ] || meson setup $again "$dir" "$root" "$@" >"$log" 2>&1 {lock}>&- ||
         { tail -n 30 "$log" >&2; die "meson setup failed"; }
-    ninja -C "$dir" ${build_targets:-} >"$log" 2>&1 {lock}>&- ||
+    ninja -C "$dir" ${build_jobs:+-j "$build_jobs"} ${build_targets:-} >"$log" 2>&1 {lock}>&- ||
         { tail -n 60 "$log" >&2; die "the build failed"; }
     exec {lock}>&-
 }
