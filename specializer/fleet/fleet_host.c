@@ -21,8 +21,7 @@
 #define SEEK_MOST_S 60.0
 #define CONNECT_S 5.0 /* leases and rows of others wait meanwhile */
 
-/* ---- what is missing there --------------------------------------------------------------------
- */
+/* ---- what is missing there ------------------------------------------------------------------- */
 
 int fleet_name_rights(struct fleet *f, struct err *err)
 {
@@ -57,8 +56,7 @@ int fleet_tables_ready(struct fleet *f, int *version, struct err *err)
     return 0;
 }
 
-/* ---- a host that can be written ---------------------------------------------------------------
- */
+/* ---- a host that can be written -------------------------------------------------------------- */
 
 static int64_t in(double seconds)
 {

@@ -19,9 +19,8 @@
 #define HEARD_S 0.2 /* between two times that one server listens: anybody may notify */
 #define LISTENS_S 50.0
 #define DELIVERIES_S 500.0
-#define SPREAD_S                                                                    \
-    1.0 /* of the moments in which servers hear of what is wrong, with 200 and more \
-         */
+/* The moments in which servers hear of what is wrong: of 200 and more, and for each of fewer. */
+#define SPREAD_S 1.0
 #define SPREAD_EACH_S 0.005
 #define BEAT_PAUSE_S 1.0
 #define BEATS_EACH_S 0.02 /* and in which they say that they did */
