@@ -154,8 +154,8 @@ static void try_start(const struct template *t, const struct facts *f, bool firs
     if (!template_start_row(t, f, 0, &p) && knobs)
         fail("START names a knob that is not there", t, f, &p);
     why = template_illegal(t, &p, f);
-    if (!why)
-        try_point(t, f, &p, true);
+    if (!why) /* defaults are no choice, and some compiler may find them too many for registers */
+        try_point(t, f, &p, knobs != NULL);
     else if (knobs)
         fail(why, t, f, &p);
 }
