@@ -279,6 +279,25 @@ static int read_rows(struct table *t, const cJSON *rows, struct err *err)
     return rc;
 }
 
+/* Rows of LEGAL divide by these and multiply them as ints: no more than any model has. */
+static bool is_shape(const struct facts *f)
+{
+    enum { TOKENS = 2048, ROWS = 1 << 17, HEADS_MOST = 1 << 12, WORDS = 1 << 22 };
+    const struct {
+        int32_t n, most;
+    } part[] = {{f->M_MAX, TOKENS},        {f->HIDDEN, ROWS},       {f->FFN, ROWS},
+                {f->VOCAB, WORDS},         {f->HEADS, HEADS_MOST},  {f->KV_HEADS, HEADS_MOST},
+                {f->HEAD_DIM, HEADS_MOST}, {f->SMS + 1, HEADS_MOST}};
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++)
+        if (part[i].n < 1 || part[i].n > part[i].most)
+            return false;
+    const int32_t type[] = {f->WTYPE, f->WTYPE_2, f->WTYPE_3};
+    for (size_t i = 0; i < sizeof type / sizeof *type; i++)
+        if (type[i] < 0 || type[i] >= DTYPE_COUNT)
+            return false;
+    return f->HEADS * f->HEAD_DIM <= ROWS && f->KV_HEADS * f->HEAD_DIM <= ROWS;
+}
+
 static int read_table(struct tables *t, const cJSON *o, struct err *err)
 {
     struct facts f = {0};
@@ -293,6 +312,8 @@ static int read_table(struct tables *t, const cJSON *o, struct err *err)
     t->machine.sms = f.SMS;
     if (f.REGION < 0 || f.REGION >= REGION_COUNT)
         return err_set(err, "a slot's region is unknown");
+    if (!is_shape(&f))
+        return err_set(err, "the facts of a slot are no model's shape");
     const int32_t m = int_of(o, "m"), numerics = int_of(o, "numerics");
     if (m < 0 || numerics < 0 || numerics >= NUMERICS_COUNT)
         return err_set(err, "a slot's m or numerics are unknown");

@@ -163,14 +163,19 @@ static void refuses(const char *text, const char *word)
 static void damaged_files_are_refused_with_a_reason(void **unused)
 {
     (void)unused;
-#define ONE(rows)                                                                           \
-    "{\"version\":1,\"tables\":[{\"slot\":\"mlp_out/m4\",\"m\":4,\"facts\":{\"REGION\":5}," \
-    "\"rows\":[" rows "]}]}"
+#define FACTS(kv_heads)                                                                     \
+    "\"facts\":{\"REGION\":5,\"M_MAX\":4,\"HIDDEN\":576,\"HEADS\":9,\"KV_HEADS\":" kv_heads \
+    ",\"HEAD_DIM\":64,\"FFN\":1536,\"VOCAB\":49152}"
+#define ONE(rows)                                                                                \
+    "{\"version\":1,\"tables\":[{\"slot\":\"mlp_out/m4\",\"m\":4," FACTS("3") ",\"rows\":[" rows \
+                                                                              "]}]}"
     refuses("", "version");
     /* Numbers that are none of ours, in the place of what indexes a list. */
-    refuses("{\"version\":1,\"tables\":[{\"m\":1,\"numerics\":99,\"facts\":{\"REGION\":5}}]}",
-            "numerics");
-    refuses("{\"version\":1,\"tables\":[{\"m\":-1,\"facts\":{\"REGION\":5}}]}", "unknown");
+    refuses("{\"version\":1,\"tables\":[{\"m\":1,\"numerics\":99," FACTS("3") "}]}", "numerics");
+    refuses("{\"version\":1,\"tables\":[{\"m\":-1," FACTS("3") "}]}", "unknown");
+    /* And what is divided by. */
+    refuses("{\"version\":1,\"tables\":[{\"m\":1," FACTS("0") "}]}", "shape");
+    refuses("{\"version\":1,\"tables\":[{\"m\":1," FACTS("2000000000") "}]}", "shape");
     refuses("{\"version\":1,\"tables\":[{\"facts\":{\"REGION\":-7}}]}", "region");
     refuses("{\"version\":2,\"tables\":[]}", "version");
     refuses(ONE("[\"none\",\"\",\"new\"]"), "none");
@@ -179,6 +184,7 @@ static void damaged_files_are_refused_with_a_reason(void **unused)
                 "\"new\",1,2]"),
             "number");
 #undef ONE
+#undef FACTS
     struct tables t;
     struct err err;
     assert_int_equal(tables_read(&t, "/nowhere/table.json", &err), -1);
