@@ -59,7 +59,7 @@ static int pull_kernels(struct fleet *f, struct err *err)
     return pull_old_kernels(f, err);
 }
 
-static int pull_retractions(struct fleet *f, struct err *err)
+int fleet_pull_wrong(struct fleet *f, struct err *err)
 {
     struct fleet_rows rows;
     if (fleet_pull_retractions(f->db, &f->self, f->retraction_seq, &rows, err) != 0)
@@ -107,12 +107,7 @@ static int pull_texts(struct fleet *f, struct err *err)
     return 0;
 }
 
-int fleet_pull_wrong(struct fleet *f, struct err *err)
-{
-    return pull_retractions(f, err);
-}
-
 int fleet_pull_all(struct fleet *f, struct err *err)
 {
-    return pull_retractions(f, err) != 0 || pull_kernels(f, err) != 0 ? -1 : pull_texts(f, err);
+    return fleet_pull_wrong(f, err) != 0 || pull_kernels(f, err) != 0 ? -1 : pull_texts(f, err);
 }

@@ -14,6 +14,15 @@
 
 /* Ages are a difference of numbers, as one of the times may be infinite. */
 #define AGE(time) "(extract(epoch FROM now()) - extract(epoch FROM " time "))::float8"
+#define RETRACTED_AGE AGE("r.at")
+#define CHANGED_AGE AGE("k.changed")
+#define STARTED_AGE AGE("s.started")
+#define SEEN_AGE AGE("s.seen")
+#define SINCE_AGE AGE("l.since")
+#define UNTIL_AGE AGE("l.until")
+#define UTC(time) "to_char(" time " AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')"
+#define RETRACTED_UTC UTC("r.at")
+#define SINCE_UTC UTC("l.since")
 
 /* Values of one row as printable text. */
 enum { VALUES = 13 };
@@ -27,6 +36,22 @@ static struct values values_of(const struct fleet_rows *rows, int row)
     for (int c = 0; c < VALUES; c++)
         fleet_plain(fleet_value(rows, row, c), v.text[c]);
     return v;
+}
+
+/* Prints what a statement finds; how many rows that were, or -1. */
+static int print_rows(struct fleet_db *db, const char *sql, const char *const *value, int values,
+                      void (*print)(FILE *out, const struct values *v), FILE *out, struct err *err)
+{
+    struct fleet_rows rows;
+    if (fleet_db_run(db, FLEET_STATEMENT_S, sql, value, values, &rows, err) != 0)
+        return -1;
+    for (int i = 0; i < rows.n; i++) {
+        struct values v = values_of(&rows, i);
+        print(out, &v);
+    }
+    int n = rows.n;
+    fleet_rows_free(&rows);
+    return n;
 }
 
 static bool is_true(const char *text)
@@ -52,29 +77,26 @@ static void print_name(FILE *out, const char *name, const char *server)
 
 /* ---- a kernel -------------------------------------------------------------------------------- */
 
-/* Who found it wrong, and who of those that are there does not know it yet. */
+/* Who found it wrong; columns as in show_retraction(). */
+static void print_retraction(FILE *out, const struct values *v)
+{
+    fputs("  found wrong by ", out);
+    print_name(out, v->text[0], v->text[1]);
+    fprintf(out, " at %s UTC (%.0f s ago): %s\n  heard by %s of %s servers that are there\n",
+            v->text[4], strtod(v->text[3], NULL), v->text[2], v->text[5], v->text[6]);
+}
+
 static int show_retraction(struct fleet_db *db, const char *env, const char *key, FILE *out,
                            struct err *err)
 {
-    static const char sql[] = "WITH " FLEET_THERE " SELECT r.name, r.server, r.reason, " AGE(
-        "r.at") ","
-                " to_char(r.at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'),"
-                " (SELECT count(*) FROM there t WHERE t.env = $1 AND (t.server = r.server OR"
-                " t.heard >= r.seq)), (SELECT count(*) FROM there t WHERE t.env = $1)"
-                " FROM whet_retraction r WHERE r.env = $1 AND r.key = $2";
+    static const char sql[] =
+        "WITH " FLEET_THERE " SELECT r.name, r.server, r.reason, " RETRACTED_AGE ", " RETRACTED_UTC
+        ","
+        " (SELECT count(*) FROM there t WHERE t.env = $1 AND (t.server = r.server OR"
+        " t.heard >= r.seq)), (SELECT count(*) FROM there t WHERE t.env = $1)"
+        " FROM whet_retraction r WHERE r.env = $1 AND r.key = $2";
     const char *value[] = {env, key};
-    struct fleet_rows rows;
-    if (fleet_db_run(db, FLEET_STATEMENT_S, sql, value, 2, &rows, err) != 0)
-        return -1;
-    for (int i = 0; i < rows.n; i++) {
-        struct values v = values_of(&rows, i);
-        fputs("  found wrong by ", out);
-        print_name(out, v.text[0], v.text[1]);
-        fprintf(out, " at %s UTC (%.0f s ago): %s\n  heard by %s of %s servers that are there\n",
-                v.text[4], strtod(v.text[3], NULL), v.text[2], v.text[5], v.text[6]);
-    }
-    fleet_rows_free(&rows);
-    return 0;
+    return print_rows(db, sql, value, 2, print_retraction, out, err);
 }
 
 /* What one server has to do with the kernel; columns as in show_servers(). */
@@ -114,41 +136,22 @@ static int show_servers(struct fleet_db *db, const char *env, const char *key, c
 {
     static const char sql[] =
         "SELECT coalesce(s.name, ''), x.server, " FLEET_IS_THERE ", s.stopped,"
-        " k.state, k.speed, k.reason, " AGE(
-            "k.changed") ", b.key, b.speed,"
-                         " CASE WHEN v.upheld THEN 'right' WHEN NOT v.upheld THEN 'wrong' END || "
-                         "', ' || v.words,"
-                         " CASE WHEN r.key IS NOT NULL AND s.server IS NOT NULL THEN"
-                         " r.server = s.server OR coalesce(" FLEET_HEARD
-                         " >= r.seq, false) END, " AGE(
-                             "s.seen") ""
-                                       " FROM (SELECT server FROM whet_server WHERE env = $1 UNION"
-                                       " SELECT server FROM whet_kernel WHERE env = $1 AND key = "
-                                       "$2 UNION"
-                                       " SELECT server FROM whet_verdict WHERE env = $1 AND key = "
-                                       "$2) x"
-                                       " LEFT JOIN whet_server s ON s.server = x.server"
-                                       " LEFT JOIN whet_kernel k ON k.env = $1 AND k.key = $2 AND "
-                                       "k.server = x.server"
-                                       " LEFT JOIN whet_verdict v ON v.env = $1 AND v.key = $2 AND "
-                                       "v.server = x.server"
-                                       " LEFT JOIN whet_retraction r ON r.env = $1 AND r.key = $2"
-                                       " LEFT JOIN LATERAL (SELECT a.key, a.speed FROM whet_kernel "
-                                       "a WHERE a.env = $1 AND"
-                                       " a.server = x.server AND a.slot = $3 AND a.state = "
-                                       "'active' ORDER BY a.seq DESC LIMIT 1) b"
-                                       " ON true ORDER BY k.state IS NULL, k.state, s.name, "
-                                       "x.server LIMIT 200";
+        " k.state, k.speed, k.reason, " CHANGED_AGE ", b.key, b.speed,"
+        " CASE WHEN v.upheld THEN 'right' WHEN NOT v.upheld THEN 'wrong' END || ', ' || v.words,"
+        " CASE WHEN r.key IS NOT NULL AND s.server IS NOT NULL THEN"
+        " r.server = s.server OR coalesce(" FLEET_HEARD " >= r.seq, false) END, " SEEN_AGE
+        " FROM (SELECT server FROM whet_server WHERE env = $1"
+        " UNION SELECT server FROM whet_kernel WHERE env = $1 AND key = $2"
+        " UNION SELECT server FROM whet_verdict WHERE env = $1 AND key = $2) x"
+        " LEFT JOIN whet_server s ON s.server = x.server"
+        " LEFT JOIN whet_kernel k ON k.env = $1 AND k.key = $2 AND k.server = x.server"
+        " LEFT JOIN whet_verdict v ON v.env = $1 AND v.key = $2 AND v.server = x.server"
+        " LEFT JOIN whet_retraction r ON r.env = $1 AND r.key = $2"
+        " LEFT JOIN LATERAL (SELECT a.key, a.speed FROM whet_kernel a WHERE a.env = $1 AND"
+        " a.server = x.server AND a.slot = $3 AND a.state = 'active' ORDER BY a.seq DESC LIMIT 1)"
+        " b ON true ORDER BY k.state IS NULL, k.state, s.name, x.server LIMIT 200";
     const char *value[] = {env, key, slot};
-    struct fleet_rows rows;
-    if (fleet_db_run(db, FLEET_STATEMENT_S, sql, value, 3, &rows, err) != 0)
-        return -1;
-    for (int i = 0; i < rows.n; i++) {
-        struct values v = values_of(&rows, i);
-        print_server(out, &v);
-    }
-    fleet_rows_free(&rows);
-    return 0;
+    return print_rows(db, sql, value, 3, print_server, out, err);
 }
 
 /* How many environments know of it. */
@@ -177,10 +180,9 @@ static int show_kernel(struct fleet_db *db, const char *key, FILE *out, struct e
         fprintf(out, "  measured by %s servers, median ", v.text[3][0] ? v.text[3] : "0");
         print_speed(out, v.text[4]);
         fputc('\n', out);
-        r = show_retraction(db, env, key, out, err) != 0 ||
-                    show_servers(db, env, key, slot, out, err) != 0
-                ? -1
-                : 0;
+        bool failed = show_retraction(db, env, key, out, err) < 0 ||
+                      show_servers(db, env, key, slot, out, err) < 0;
+        r = failed ? -1 : 0;
     }
     int n = rows.n;
     fleet_rows_free(&rows);
@@ -189,61 +191,49 @@ static int show_kernel(struct fleet_db *db, const char *key, FILE *out, struct e
 
 /* ---- leases and what serves ------------------------------------------------------------------ */
 
+/* Columns as in show_leases(). */
+static void print_lease(FILE *out, const struct values *v)
+{
+    double left = strtod(v->text[6], NULL);
+    fprintf(out, "  %s %s is leased by ", v->text[0], v->text[1]);
+    print_name(out, v->text[2], v->text[3]);
+    fprintf(out, " since %s UTC (%.0f s), %s %.0f s\n", v->text[4], strtod(v->text[5], NULL),
+            left >= 0 ? "left" : "over for", left >= 0 ? left : -left);
+}
+
 /* Of a slot ("" for all) and of a server ("" for all). */
 static int show_leases(struct fleet_db *db, const char *slot, const char *server, FILE *out,
                        struct err *err)
 {
     static const char sql[] =
-        "SELECT l.env, split_part(l.slot, '+', 1), coalesce(s.name, ''), l.server,"
-        " to_char(l.since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), " AGE(
-            "l.since") ","
-                       " -" AGE(
-                           "l.until") " FROM whet_lease l LEFT JOIN whet_server s USING (server)"
-                                      " WHERE $1 IN ('', split_part(l.slot, '+', 1)) AND $2 IN "
-                                      "('', l.server) AND l.server <> ''"
-                                      " AND l.until > '-infinity' ORDER BY 1, 2, l.since LIMIT 200";
+        "SELECT l.env, split_part(l.slot, '+', 1), coalesce(s.name, ''), l.server, " SINCE_UTC ","
+        " " SINCE_AGE ", -" UNTIL_AGE " FROM whet_lease l LEFT JOIN whet_server s USING (server)"
+        " WHERE $1 IN ('', split_part(l.slot, '+', 1)) AND $2 IN ('', l.server)"
+        " AND l.server <> '' AND l.until > '-infinity' ORDER BY 1, 2, l.since LIMIT 200";
     const char *value[] = {slot, server};
-    struct fleet_rows rows;
-    if (fleet_db_run(db, FLEET_STATEMENT_S, sql, value, 2, &rows, err) != 0)
-        return -1;
-    for (int i = 0; i < rows.n; i++) {
-        struct values v = values_of(&rows, i);
-        double left = strtod(v.text[6], NULL);
-        fprintf(out, "  %s %s is leased by ", v.text[0], v.text[1]);
-        print_name(out, v.text[2], v.text[3]);
-        fprintf(out, " since %s UTC (%.0f s), %s %.0f s\n", v.text[4], strtod(v.text[5], NULL),
-                left >= 0 ? "left" : "over for", left >= 0 ? left : -left);
-    }
-    int n = rows.n;
-    fleet_rows_free(&rows);
-    return n;
+    return print_rows(db, sql, value, 2, print_lease, out, err);
+}
+
+/* Columns as in show_active(). */
+static void print_active(FILE *out, const struct values *v)
+{
+    fprintf(out, "  %s %s: ", v->text[0], v->text[1]);
+    print_name(out, v->text[2], v->text[3]);
+    fprintf(out, " serves %s, ", v->text[4]);
+    print_speed(out, v->text[5]);
+    fprintf(out, ", since %.0f s: %s\n", strtod(v->text[6], NULL), v->text[7]);
 }
 
 static int show_active(struct fleet_db *db, const char *slot, const char *server, FILE *out,
                        struct err *err)
 {
     static const char sql[] =
-        "SELECT k.env, k.slot, coalesce(s.name, ''), k.server, k.key, k.speed, " AGE(
-            "k.changed") ","
-                         " k.template || ' ' || k.knobs FROM whet_kernel k LEFT JOIN whet_server s "
-                         "USING (server)"
-                         " WHERE $1 IN ('', k.slot) AND $2 IN ('', k.server) AND k.state = 'active'"
-                         " ORDER BY 1, 2, k.speed DESC, 4 LIMIT 200";
+        "SELECT k.env, k.slot, coalesce(s.name, ''), k.server, k.key, k.speed, " CHANGED_AGE ","
+        " k.template || ' ' || k.knobs FROM whet_kernel k LEFT JOIN whet_server s USING (server)"
+        " WHERE $1 IN ('', k.slot) AND $2 IN ('', k.server) AND k.state = 'active'"
+        " ORDER BY 1, 2, k.speed DESC, 4 LIMIT 200";
     const char *value[] = {slot, server};
-    struct fleet_rows rows;
-    if (fleet_db_run(db, FLEET_STATEMENT_S, sql, value, 2, &rows, err) != 0)
-        return -1;
-    for (int i = 0; i < rows.n; i++) {
-        struct values v = values_of(&rows, i);
-        fprintf(out, "  %s %s: ", v.text[0], v.text[1]);
-        print_name(out, v.text[2], v.text[3]);
-        fprintf(out, " serves %s, ", v.text[4]);
-        print_speed(out, v.text[5]);
-        fprintf(out, ", since %.0f s: %s\n", strtod(v.text[6], NULL), v.text[7]);
-    }
-    int n = rows.n;
-    fleet_rows_free(&rows);
-    return n;
+    return print_rows(db, sql, value, 2, print_active, out, err);
 }
 
 static int show_slot(struct fleet_db *db, const char *slot, FILE *out, struct err *err)
@@ -263,12 +253,10 @@ static int show_slot(struct fleet_db *db, const char *slot, FILE *out, struct er
 static int show_server(struct fleet_db *db, const char *word, FILE *out, struct err *err)
 {
     static const char sql[] =
-        "SELECT s.name, s.server, s.env, s.version, s.device, " AGE("s.started") ", " AGE(
-            "s.seen") ","
-                      " s.stopped, (SELECT count(*) FROM whet_retraction r WHERE r.env = s.env AND"
-                      " r.server <> s.server AND r.seq > " FLEET_HEARD "), " FLEET_HEARD " IS NULL"
-                      " FROM whet_server s WHERE $1 IN (s.server, s.name) ORDER BY s.seen DESC "
-                      "LIMIT 16";
+        "SELECT s.name, s.server, s.env, s.version, s.device, " STARTED_AGE ", " SEEN_AGE ","
+        " s.stopped, (SELECT count(*) FROM whet_retraction r WHERE r.env = s.env AND"
+        " r.server <> s.server AND r.seq > " FLEET_HEARD "), " FLEET_HEARD " IS NULL"
+        " FROM whet_server s WHERE $1 IN (s.server, s.name) ORDER BY s.seen DESC LIMIT 16";
     const char *value[] = {word};
     struct fleet_rows rows;
     int r = 0;

@@ -113,9 +113,13 @@ static void fail(const char *what, const struct template *t, const struct facts 
     failed++;
 }
 
+/* Bytes of stack that a point may need: what START names, none. Defaults are no choice: the 13.5 of
+ * NVRTC puts eight bytes of one there. What is drawn may be anything. */
+enum { OF_START = 0, OF_DEFAULTS = 8, OF_DRAWN = INT32_MAX };
+
 /* Compiles one point and looks at what it needs. */
 static void try_point(const struct template *t, const struct facts *f, const struct point *p,
-                      bool strict)
+                      int most)
 {
     struct needs n = {0, 0};
     char why[WHY_SIZE], what[64];
@@ -131,8 +135,9 @@ static void try_point(const struct template *t, const struct facts *f, const str
         fail("its cubin cannot be read", t, f, p);
     } else if (n.stack > 0) {
         spilled++;
-        failed += strict;
-        snprintf(what, sizeof what, "%s %d bytes of stack", strict ? "FAIL" : "note:", n.stack);
+        failed += n.stack > most;
+        snprintf(what, sizeof what, "%s %d bytes of stack",
+                 n.stack > most ? "FAIL" : "note:", n.stack);
         describe(what, t, f, p);
     }
     if (n.registers < 1 || n.registers > 255)
@@ -147,15 +152,15 @@ static void try_start(const struct template *t, const struct facts *f, bool firs
     struct point p;
     if (!first) {
         if (template_start(t, f, &p) && !template_illegal(t, &p, f))
-            try_point(t, f, &p, true);
+            try_point(t, f, &p, OF_START);
         return;
     }
     const char *knobs = t->start(f, 0), *why;
     if (!template_start_row(t, f, 0, &p) && knobs)
         fail("START names a knob that is not there", t, f, &p);
     why = template_illegal(t, &p, f);
-    if (!why) /* defaults are no choice, and some compiler may find them too many for registers */
-        try_point(t, f, &p, knobs != NULL);
+    if (!why)
+        try_point(t, f, &p, knobs ? OF_START : OF_DEFAULTS);
     else if (knobs)
         fail(why, t, f, &p);
 }
@@ -177,7 +182,7 @@ static void try_values(const struct template *t, const struct facts *f)
             struct point q = p;
             q.value[k] = t->knob[k].value[i];
             if (q.value[k] != p.value[k] && !template_illegal(t, &q, f))
-                try_point(t, f, &q, false);
+                try_point(t, f, &q, OF_DRAWN);
         }
 }
 
@@ -214,7 +219,7 @@ static void try_template(const struct template *t, int spread, uint32_t *z)
             int m = t->m_min + (int)((*z >> 16) % (uint32_t)(t->m_max - t->m_min + 1));
             f = cuda_facts_in(&shapes[s], t->region, m, SMS, cuda_type(t, m, types++));
             if (cuda_point_random(t, &f, z, &p))
-                try_point(t, &f, &p, false);
+                try_point(t, &f, &p, OF_DRAWN);
         }
     }
 }

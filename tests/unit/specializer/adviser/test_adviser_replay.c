@@ -6,16 +6,27 @@
 
 /* ---- replay -------------------------------------------------------------------------------- */
 
-static void a_store_replays_its_exchanges(void **unused)
+/* An exchange with the server is in the store afterwards. */
+static void record_one(void)
 {
-    (void)unused;
-    char url[300];
-    struct advice advice;
     struct adviser *a = open_server();
     exchange(a);
     adviser_close(a);
+}
+
+static struct adviser *open_replay(void)
+{
+    char url[300];
     snprintf(url, sizeof url, "replay:%s", store_path(store));
-    a = open_url(url);
+    return open_url(url);
+}
+
+static void a_store_replays_its_exchanges(void **unused)
+{
+    (void)unused;
+    struct advice advice;
+    record_one();
+    struct adviser *a = open_replay();
     assert_true(adviser_is_remote(a));
     exchange(a);
     assert_true(ask(a, &advice));
@@ -34,18 +45,14 @@ static void a_store_replays_its_exchanges(void **unused)
 static void a_store_replays_what_is_left_of_its_exchanges(void **unused)
 {
     (void)unused;
-    char url[300];
     struct advice advice;
-    struct adviser *a = open_server();
-    exchange(a);
-    adviser_close(a);
+    record_one();
     assert_int_equal(store_run(store, NULL,
                                "INSERT INTO exchange(request, reply, seconds)"
                                " SELECT NULL, reply, -1 FROM exchange",
                                ""),
                      0);
-    snprintf(url, sizeof url, "replay:%s", store_path(store));
-    a = open_url(url);
+    struct adviser *a = open_replay();
     exchange(a);
     assert_true(ask(a, &advice));
     advice_free(&advice);
