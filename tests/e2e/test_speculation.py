@@ -2,11 +2,21 @@
 """Guessed tokens: the same answers, in fewer steps."""
 
 import pytest
-from conftest import ROOT, Server
+from conftest import Server
 
-NOTES = (ROOT / "tests" / "e2e" / "conftest.py").read_text()[:1500]
-PROMPTS = ["Repeat this text word for word:\n" + NOTES,
-           "Rename Server to Host in this code:\n" + NOTES[700:1400],
+# The default model repeats it, so there is something to guess. It is not read from a file that
+# others change: what the model says to a text, and so what can be guessed, would change with it.
+TEXT = """The sun rises over the hills, and the river runs down to the sea. Ships leave the harbour \
+at noon, and gulls follow them out.
+"""
+CODE = """def start(self, wait=True):
+    self.process = subprocess.Popen(self.command)
+    if wait:
+        Server.wait(self, self.process)
+    return Server(self.process)
+"""
+PROMPTS = ["Repeat this text word for word:\n" + 3 * TEXT,
+           "Rename Server to Host in this code:\n" + CODE,
            "Write a story about a dragon and a sailor.",
            "Count from one to thirty in words."]
 
