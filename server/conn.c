@@ -17,6 +17,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "config/clock.h"
 #include "config/log.h"
@@ -411,7 +412,7 @@ static void process(struct conn *c)
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
-void conn_accept(struct server *srv)
+void conn_accept(struct server *srv, int fd, const struct sockaddr *from)
 {
     struct conn *c = xcalloc(1, sizeof(*c));
     c->srv = srv;
@@ -427,14 +428,12 @@ void conn_accept(struct server *srv)
     c->late = srv->draining;
     srv->late += c->late;
     srv->metrics.connections_total++;
-    if (uv_accept((uv_stream_t *)&srv->listener, (uv_stream_t *)&c->tcp)) {
+    if (uv_tcp_open(&c->tcp, fd)) {
+        close(fd);
         conn_close(c);
         return;
     }
-    struct sockaddr_storage address = {0};
-    int size = sizeof(address);
-    uv_tcp_getpeername(&c->tcp, (struct sockaddr *)&address, &size);
-    c->peer = peer_join(&srv->room, (struct sockaddr *)&address);
+    c->peer = peer_join(&srv->room, from);
     bool place = room_for_spare(c) && room_admit(c);
     if (!place)
         room_turn_away(c);
@@ -443,7 +442,7 @@ void conn_accept(struct server *srv)
         return;
     uv_tcp_nodelay(&c->tcp, 1);
     /* A fixed send buffer: what a slow client has not taken stays here, where it is seen. */
-    size = 256 * 1024;
+    int size = 256 * 1024;
     uv_send_buffer_size((uv_handle_t *)&c->tcp, &size);
     enter(c, PHASE_IDLE, srv->config->server_header_timeout);
     server_sweep(srv);

@@ -46,8 +46,9 @@ struct conn {
     int64_t progress_ns; /* when that last shrank */
 };
 
-/* Takes over one accepted connection of the listener. */
-void conn_accept(struct server *srv);
+/* Takes over the connection that was accepted as `fd`, and the descriptor with it; `from`: whose.
+ */
+void conn_accept(struct server *srv, int fd, const struct sockaddr *from);
 /* Ends it now; the client gets no more bytes. */
 void conn_close(struct conn *c);
 /* Where response bytes go; they leave with conn_flush or conn_answered. */

@@ -25,22 +25,8 @@
 #include "server/chat.h"
 #include "server/conn.h"
 #include "server/generation.h"
+#include "server/listener.h"
 #include "server/server.h"
-
-static void on_connection(uv_stream_t *listener, int status)
-{
-    struct server *s = listener->data;
-    if (status == 0) {
-        conn_accept(s);
-        return;
-    }
-    log_warn("http", "cannot accept a connection: %s", uv_strerror(status));
-    /* libuv has given up its spare descriptor already, and accepts again at once, for as long as
-     * somebody waits: something has to change. */
-    bool none_left = status == UV_EMFILE || status == UV_ENFILE;
-    if (none_left && !room_without_descriptors(s))
-        uv_sleep(SWEEP_MS); /* all that are connected have requests under way, and those go on */
-}
 
 /* ---- the drain ----------------------------------------------------------------------------- */
 
@@ -59,18 +45,11 @@ static void each_conn(struct server *s, void (*fn)(struct conn *c))
     }
 }
 
-static void stop_listening(struct server *s)
-{
-    if (s->listening)
-        uv_close((uv_handle_t *)&s->listener, NULL);
-    s->listening = false;
-}
-
 void server_check_drained(struct server *s)
 {
     if (!s->draining || s->connections > s->late || s->generations)
         return;
-    stop_listening(s);
+    listener_close(s);
     each_conn(s, conn_close);
     if (!s->connections && !lanes_works(&s->lanes))
         uv_walk(&s->loop, close_all, NULL);
@@ -291,27 +270,6 @@ static void on_wake(uv_async_t *h)
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
-static int bind_listener(struct server *s, struct err *err)
-{
-    const struct config *c = s->config;
-    struct sockaddr_storage addr;
-    int port = (int)c->server_port;
-    if (uv_ip4_addr(c->server_host, port, (struct sockaddr_in *)&addr) &&
-        uv_ip6_addr(c->server_host, port, (struct sockaddr_in6 *)&addr))
-        return err_set(err, "server.host: \"%s\" is not an IP address", c->server_host);
-    int rc = uv_tcp_bind(&s->listener, (struct sockaddr *)&addr, 0);
-    if (!rc)
-        rc = uv_listen((uv_stream_t *)&s->listener, 511, on_connection);
-    if (rc)
-        return err_set(err, "cannot listen on %s port %d: %s", c->server_host, port,
-                       uv_strerror(rc));
-    int n = sizeof(addr);
-    uv_tcp_getsockname(&s->listener, (struct sockaddr *)&addr, &n);
-    s->port = ntohs(((struct sockaddr_in *)&addr)->sin_port);
-    s->listening = true;
-    return 0;
-}
-
 /* Nothing may be done with a loop that failed, not even close it: what it has goes with the
  * process. */
 static int init_handles(struct server *s, struct err *err)
@@ -323,11 +281,10 @@ static int init_handles(struct server *s, struct err *err)
         rc = uv_signal_init(&s->loop, &s->sigterm);
     if (rc)
         return err_set(err, "no event loop: %s", uv_strerror(rc));
-    uv_tcp_init(&s->loop, &s->listener);
     uv_timer_init(&s->loop, &s->sweep);
     uv_signal_init(&s->loop, &s->sigint);
     uv_signal_init(&s->loop, &s->sighup);
-    s->listener.data = s->wake.data = s->sweep.data = s;
+    s->wake.data = s->sweep.data = s;
     s->sigterm.data = s->sigint.data = s->sighup.data = s;
     return 0;
 }
@@ -351,7 +308,7 @@ struct server *server_open(const struct config *c, struct engine *e, struct spec
     inbox_init(&s->inbox, &s->wake);
     room_open(s);
     if (lanes_open(&s->lanes, &s->wake, err) || auth_load(&s->auth, c, err) ||
-        bind_listener(s, err)) {
+        listener_open(s, err)) {
         uv_walk(&s->loop, close_all, NULL);
         uv_run(&s->loop, UV_RUN_DEFAULT);
         server_close(s);

@@ -32,11 +32,11 @@ struct server {
     char **argv;
 
     uv_loop_t loop;
-    uv_tcp_t listener;
-    uv_async_t wake;  /* the inbox has events, or stop was asked for */
-    uv_timer_t sweep; /* every timeout there is; runs only while there is something to time */
+    uv_poll_t listener; /* of listen_fd, while `listening` */
+    uv_async_t wake;    /* the inbox has events, or stop was asked for */
+    uv_timer_t sweep;   /* every timeout there is; runs only while there is something to time */
     uv_signal_t sigterm, sigint, sighup;
-    int port;
+    int listen_fd, port;
     bool listening, sweeping;
     int64_t swept_ns; /* the last sweep, or when they began */
 

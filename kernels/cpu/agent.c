@@ -7,7 +7,14 @@
  * with PACKED also packed_bytes() and pack() for weights repacked once. Its packed copies are
  * shared with nobody: the layout's name holds the hash of the text.
  */
+#include <math.h>
+#include <string.h>
+
 #include "cpu/lib/shape.h"
+
+/* Whatever a body calls is declared here or by the body: compilers before GCC 14 would only warn,
+ * and take anything else to return an int. */
+#pragma GCC diagnostic error "-Wimplicit-function-declaration"
 
 #define KNOB(name, role, value, values, help) _Static_assert((name) == (name), "has a value");
 #define LEGAL(expression, why) _Static_assert(expression, why);
