@@ -7,11 +7,12 @@ cache=${WHET_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/whet}
 build=${WHET_BUILD:-$root/build}
 
 # What the program needs, and what only the tests need. `:` lists alternatives, first one that the
-# distribution has is taken (llhttp is a library on newer systems, generated C on Debian 12).
+# distribution has is taken (llhttp is a library on newer systems, generated C on Debian 12, and on
+# older ones not there: fetch_llhttp). `?`: only where the distribution has it.
 packages_serve="gcc libc6-dev pkg-config meson ninja-build python3 python3-venv ca-certificates
-    libuv1-dev libllhttp-dev:node-llhttp libcjson-dev libcurl4-openssl-dev libpcre2-dev
+    libuv1-dev libllhttp-dev:node-llhttp? libcjson-dev libcurl4-openssl-dev libpcre2-dev
     libsqlite3-dev libpq-dev libopenblas-dev libinih-dev libutf8proc-dev curl"
-packages_test="postgresql clang lld clang-format-14:clang-format libclang-rt-14-dev:libclang-rt-dev libcmocka-dev prometheus chromium libfaketime haproxy"
+packages_test="postgresql clang lld clang-format-14:clang-format libclang-rt-14-dev:libclang-rt-dev libcmocka-dev prometheus chromium? libfaketime haproxy"
 packages_arm="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
 packages_screenshots="chromium fonts-inter fonts-jetbrains-mono pngquant"
 
@@ -23,38 +24,46 @@ header() { sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$1"; }
 
 have_package() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
 
-# Prints the packages of "$@" (with alternatives) that are not installed.
+# Prints the packages of "$@" (with alternatives) that are not installed and could be.
 missing_packages() {
     local spec alternative found
     for spec in "$@"; do
         found=
-        for alternative in ${spec//:/ }; do
+        for alternative in ${spec//[:?]/ }; do
             if have_package "$alternative"; then found=1; fi
         done
-        [ -n "$found" ] || echo "$spec"
+        [ -n "$found" ] || { [ "$spec" != "${spec%\?}" ] && ! choose_package "$spec" >/dev/null; } ||
+            echo "${spec%\?}"
     done
 }
 
-# Picks the first alternative that apt knows.
+# Picks the first alternative that apt knows; the first one, and fails, if it knows none.
 choose_package() {
     local alternative
-    for alternative in ${1//:/ }; do
+    for alternative in ${1//[:?]/ }; do
         if [ -n "$(apt-cache madison "$alternative" 2>/dev/null)" ]; then
             echo "$alternative"
             return
         fi
     done
-    echo "${1%%:*}"
+    echo "${1%%[:?]*}"
+    return 1
 }
 
 ensure_packages() {
     command -v dpkg-query >/dev/null && command -v apt-get >/dev/null || {
         say "this is no Debian-like system; please see to these yourself: $*"
+        ensure_meson
         return
     }
     local missing as_root= chosen=() spec
     missing=$(missing_packages "$@")
-    [ -n "$missing" ] || return 0
+    [ -z "$missing" ] || install_packages "$@"
+    ensure_meson
+}
+
+# ensure_packages, where $missing is not empty.
+install_packages() {
     if [ "$(id -u)" -ne 0 ]; then
         if command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
             as_root=sudo
@@ -66,6 +75,7 @@ run this again as root, or: apt-get install $(for spec in $missing; do printf '%
     fi
     say "installing $(echo $missing | wc -w) packages (apt)"
     $as_root apt-get update -qq || die "apt-get update failed: is the network there?"
+    missing=$(missing_packages "$@") # with those that apt did not know of before
     for spec in $missing; do chosen+=("$(choose_package "$spec")"); done
     mkdir -p "$cache" # not /tmp, where anybody could lay a link of that name in root's way
     DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends \
@@ -88,6 +98,46 @@ ensure_python() {
         echo "$wanted" >"$venv/.whet-packages"
     fi
     echo "$venv"
+}
+
+# meson.build needs 1.0, and long-lived distributions have older ones (Ubuntu 22.04: 0.61).
+ensure_meson() {
+    local version venv
+    version=$(meson --version 2>/dev/null) || return 0
+    [ "${version%%.*}" -lt 1 ] || return 0
+    venv=$(ensure_python meson-env "meson==1.*")
+    mkdir -p "$cache/meson-bin" # a folder without that environment's python3
+    ln -sf "$venv/bin/meson" "$cache/meson-bin/meson"
+    PATH=$cache/meson-bin:$PATH
+}
+
+# llhttp's generated C where the system has neither that nor the library: out of the source package
+# of httptools on PyPI, which is made of it. Prints the folder.
+fetch_llhttp() {
+    local package=httptools version=0.7.1 target=$cache/llhttp-9.3.0 work
+    local sum=abd72556974f8e7c74a259655924a717a2365b236c882c3f6f8a45fe94703ac9
+    if [ ! -d "$target" ]; then
+        say "fetching llhttp 9.3.0, which is no package here (from the PyPI package $package)"
+        mkdir -p "$cache"
+        work=$(mktemp -d "$cache/.llhttp-XXXXXX")
+        python3 -m venv "$work/venv" || die "python3 -m venv failed"
+        "$work/venv/bin/pip" download -q --disable-pip-version-check --no-deps --no-binary :all: \
+            -d "$work" "$package==$version" >&2 || die "$package $version could not be downloaded"
+        echo "$sum  $work/$package-$version.tar.gz" | sha256sum --quiet -c - >&2 ||
+            die "$package-$version.tar.gz has the wrong checksum: not using it"
+        tar -C "$work" -xzf "$work/$package-$version.tar.gz" || die "$package cannot be unpacked"
+        mv -T "$work/$package-$version/vendor/llhttp" "$target" 2>/dev/null || [ -d "$target" ] ||
+            die "no llhttp in $package"
+        rm -rf "$work"
+    fi
+    echo "$target"
+}
+
+# The option that meson needs to find llhttp, if any.
+llhttp_option() {
+    pkg-config --exists libllhttp 2>/dev/null || [ -d /usr/share/llhttp ] ||
+        [ -f /usr/include/llhttp.h ] || [ -f /usr/local/include/llhttp.h ] ||
+        echo "-Dllhttp=$(fetch_llhttp)"
 }
 
 # What tests need of Python, in an environment of this name.
@@ -157,8 +207,11 @@ build_in() {
         [ ! -f "$dir/libwhet-cuda.so" ]; then
         again=--reconfigure # it was configured before there was a driver or a toolkit
     fi
-    [ -f "$dir/build.ninja" ] && [ -z "$again" ] || meson setup $again "$dir" "$root" "$@" >"$log" 2>&1 {lock}>&- ||
-        { tail -n 30 "$log" >&2; die "meson setup failed"; }
+    if [ ! -f "$dir/build.ninja" ] || [ -n "$again" ]; then
+        set -- "$@" $(llhttp_option)
+        meson setup $again "$dir" "$root" "$@" >"$log" 2>&1 {lock}>&- ||
+            { tail -n 30 "$log" >&2; die "meson setup failed"; }
+    fi
     ninja -C "$dir" ${build_jobs:+-j "$build_jobs"} ${build_targets:-} >"$log" 2>&1 {lock}>&- ||
         { tail -n 60 "$log" >&2; die "the build failed"; }
     exec {lock}>&-
