@@ -97,6 +97,14 @@ static inline void lanes_fma(struct lanes *acc, const struct lanes *w, const flo
         acc->p[i] = vec_fma(w->p[i], VEC_LOAD(vec, x + i * VEC), acc->p[i]);
 }
 
+/* A vector of the elements of two others that the numbers name. GCC has clang's function for it as
+ * of 12. */
+#if defined(__has_builtin) && __has_builtin(__builtin_shufflevector)
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vec_int){__VA_ARGS__})
+#endif
+
 static inline struct lanes lanes_load(const float *x)
 {
     struct lanes v;
@@ -119,20 +127,18 @@ static inline float lanes_fold(const struct lanes *v)
 {
     vec a = v->p[0];
 #if defined(__AVX512F__)
-    a += __builtin_shufflevector(a, a, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
-    a += __builtin_shufflevector(a, a, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
+    a += SHUFFLE(a, a, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+    a += SHUFFLE(a, a, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
     return (a[0] + a[2]) + (a[1] + a[3]);
 #elif defined(__AVX2__)
     a += v->p[1];
-    a += __builtin_shufflevector(a, a, 4, 5, 6, 7, 0, 1, 2, 3);
+    a += SHUFFLE(a, a, 4, 5, 6, 7, 0, 1, 2, 3);
     return (a[0] + a[2]) + (a[1] + a[3]);
 #else
     a = (a + v->p[2]) + (v->p[1] + v->p[3]);
     return (a[0] + a[2]) + (a[1] + a[3]);
 #endif
 }
-
-#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 
 /* The same tree for four sets at once, in a third of the operations: after each level two sets
  * share one vector. */

@@ -120,7 +120,11 @@ struct adviser_http *adviser_http_open(const struct config *c, struct err *err)
         adviser_http_close(h);
         return NULL;
     }
+#if LIBCURL_VERSION_NUM >= 0x075500
     CURLcode code = curl_easy_setopt(h->easy, CURLOPT_PROTOCOLS_STR, "http,https");
+#else
+    CURLcode code = curl_easy_setopt(h->easy, CURLOPT_PROTOCOLS, CURLPROTO_HTTP | CURLPROTO_HTTPS);
+#endif
     if (code == CURLE_OK)
         code = curl_easy_setopt(h->easy, CURLOPT_URL, url);
     curl_easy_setopt(h->easy, CURLOPT_FOLLOWLOCATION, 0L);

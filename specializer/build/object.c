@@ -32,6 +32,12 @@
 #include "specializer/build/build.h"
 #include "specializer/candidate/hash.h"
 
+#ifndef DT_RELR /* a C library before glibc 2.36; compilers of other systems may use them */
+#define DT_RELRSZ 35
+#define DT_RELR 36
+#define DT_RELRENT 37
+#endif
+
 /* The machine, and its relocations: of the object's own addresses, and of a function's, for data,
  * for code that wants to know it, and for calls. */
 #if defined(__x86_64__)
