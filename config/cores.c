@@ -110,9 +110,14 @@ int32_t cores_usable(void)
     return usable;
 }
 
+int32_t cores_threads(int64_t asked, int32_t cores)
+{
+    if (asked > 0)
+        return (int32_t)asked;
+    return cores < CORES_THREADS_MOST ? cores : CORES_THREADS_MOST;
+}
+
 int32_t cores_or(int64_t threads)
 {
-    if (threads > 0)
-        return (int32_t)threads;
-    return cores_usable() < CORES_THREADS_MOST ? cores_usable() : CORES_THREADS_MOST;
+    return cores_threads(threads, cores_usable());
 }

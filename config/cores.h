@@ -36,7 +36,10 @@ int32_t cores_allowed(void); /* in the calling thread's affinity mask */
 /* Those when it was first asked, or fewer if the CPU time of this process's cgroups is limited: a
  * quota of 2.5 CPUs is 3. Later pins (pool.h) do not change it. */
 int32_t cores_usable(void);
-/* What an option says; if it says 0 cores_usable(), but not more than CORES_THREADS_MOST. */
+/* As many threads as an option says; if it says 0 one for each of `cores`, but not more than
+ * CORES_THREADS_MOST. */
+int32_t cores_threads(int64_t asked, int32_t cores);
+/* The same of cores_usable(). */
 int32_t cores_or(int64_t threads);
 
 #endif

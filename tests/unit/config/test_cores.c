@@ -71,6 +71,10 @@ static void threads_are_what_was_asked_for_or_bounded(void **state)
     (void)state;
     assert_int_equal(cores_or(200), 200);
     assert_in_range(cores_or(0), 1, CORES_THREADS_MOST);
+    assert_int_equal(cores_threads(0, 3), 3);
+    assert_int_equal(cores_threads(0, CORES_THREADS_MOST), CORES_THREADS_MOST);
+    assert_int_equal(cores_threads(0, 384), CORES_THREADS_MOST);
+    assert_int_equal(cores_threads(7, 384), 7);
 }
 
 int main(void)

@@ -72,7 +72,7 @@ static const struct topology topology[] = {
      true},
     {"memory without CPUs (CXL)", "0-2", "0-2", "0-2", {"0-15", "16-31", ""}, "0-31", "0-1", true},
     {"one socket and CXL", "0-1", "0-1", "0-1", {"0-15", ""}, "0-15", "0", false},
-    {"CPUs without memory", "0-2", "0,2", "0,2", {"0-7", "8-15", "16-23"}, "0-23", "0,2", true},
+    {"CPUs without memory", "0-2", "0,2", "0-2", {"0-7", "8-15", "16-23"}, "0-23", "0,2", true},
     {"CPUs without memory, and a node", "0-1", "0", "0", {"0-7", "8-15"}, "0-15", "0", false},
     {"numbers with holes",
      "0,3-4,8",
