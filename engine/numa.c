@@ -141,18 +141,23 @@ static bool decide(const struct numa_plan *plan, bool wanted, char say[NUMA_TEXT
     return wanted && !has_policy() && may_bind(plan);
 }
 
-void numa_open(bool wanted)
+void numa_open_in(const char *root, bool wanted)
 {
     struct cores_set cpus;
     struct numa_plan plan = {.spread = false};
     char say[NUMA_TEXT];
     if (cores_affinity(&cpus))
-        numa_plan_in("", &cpus, &plan);
+        numa_plan_in(root, &cpus, &plan);
     plan.spread = decide(&plan, wanted, say);
     pthread_mutex_lock(&lock);
     plan_now = plan;
     memcpy(words_now, say, sizeof words_now);
     pthread_mutex_unlock(&lock);
+}
+
+void numa_open(bool wanted)
+{
+    numa_open_in("", wanted);
 }
 
 void numa_words(char dst[NUMA_TEXT])

@@ -41,6 +41,8 @@ void numa_plan_in(const char *root, const struct cores_set *cpus, struct numa_pl
  * with `wanted` false one that leaves everything to the system, as where somebody else has given
  * the process a policy (numactl), or the system allows none (seccomp). */
 void numa_open(bool wanted);
+/* The same with /sys and /proc below `root`. */
+void numa_open_in(const char *root, bool wanted);
 /* What numa_open() decided, a sentence for the log; "" on a machine of one node. */
 void numa_words(char dst[NUMA_TEXT]);
 /* The same with a plan from elsewhere. */

@@ -4,12 +4,17 @@
 #include "tests/unit/unit.h"
 
 #include <errno.h>
+#include <linux/filter.h>
 #include <linux/mempolicy.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "config/safe_path.h"
@@ -265,29 +270,97 @@ static void files_are_read_into_all_nodes_and_then_no_more(void **state)
     numa_use(&nothing);
 }
 
+/* A machine of two nodes that have this one's CPUs: its kernel, which knows no node 1, takes a mask
+ * with it for one of node 0. */
+static void lay_two_nodes(void)
+{
+    strcpy(root, "/tmp/whet-numa-XXXXXX");
+    assert_non_null(mkdtemp(root));
+    lay(&(struct topology){
+        .online = "0-1", .memory = "0-1", .mems = "0-1", .cpulist = {"0-8191", "0-8191"}});
+}
+
+static bool says(const char *part)
+{
+    char words[NUMA_TEXT];
+    numa_words(words);
+    return strstr(words, part) != NULL;
+}
+
+static void the_log_says_what_was_decided(void **state)
+{
+    (void)state;
+    if (!system_takes_policies())
+        skip();
+    lay_two_nodes();
+    numa_open_in(root, true);
+    assert_true(numa_spreads() && says("on nodes 0-1 of 2: weights, keys and values are spread"));
+    numa_open_in(root, false);
+    assert_true(!numa_spreads() && says("touches it first (engine.numa)"));
+    put("sys/devices/system/node/node1/cpulist", "\n");
+    numa_open_in(root, true);
+    assert_true(!numa_spreads() && says("on node 0 of 2, and so is memory"));
+    put("sys/devices/system/node/online", "0\n");
+    numa_open_in(root, true);
+    assert_false(numa_spreads());
+    char words[NUMA_TEXT];
+    numa_words(words);
+    assert_string_equal(words, "");
+    safe_folder_remove(root);
+    numa_use(&nothing);
+}
+
 /* A policy from outside is somebody's decision. */
 static void a_policy_of_the_process_is_kept(void **state)
 {
     (void)state;
-    char words[NUMA_TEXT];
     unsigned long one = 1;
     if (!system_takes_policies())
         skip();
-    numa_open(true);
-    numa_words(words);
-    const bool several = strstr(words, "are spread") != NULL;
-    assert_int_equal(numa_spreads(), several);
+    lay_two_nodes();
     assert_int_equal(syscall(SYS_set_mempolicy, MPOL_BIND, &one, 64), 0);
-    numa_open(true);
-    numa_words(words);
-    assert_false(numa_spreads());
-    if (several)
-        assert_non_null(strstr(words, "is kept"));
-    assert_int_equal(policy_of_thread(), MPOL_BIND);
+    numa_open_in(root, true);
+    bool kept = !numa_spreads() && says("is kept") && policy_of_thread() == MPOL_BIND;
     assert_int_equal(syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0), 0);
-    numa_open(false);
-    assert_false(numa_spreads());
+    assert_true(kept);
+    safe_folder_remove(root);
     numa_use(&nothing);
+}
+
+/* From here on mbind() fails as in a container of Docker. */
+static bool forbid_mbind(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mbind, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+static void a_system_that_forbids_it_costs_a_line(void **state)
+{
+    (void)state;
+    if (!system_takes_policies())
+        skip();
+    lay_two_nodes();
+    pid_t child = fork();
+    if (child == 0) {
+        if (!forbid_mbind())
+            _exit(77);
+        numa_open_in(root, true);
+        char *still = memory_huge(4 << 20);
+        _exit(!numa_spreads() && says("mbind: Operation not permitted") && still[1] == 0 ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    safe_folder_remove(root);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+        skip();
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 int main(void)
@@ -298,7 +371,9 @@ int main(void)
         cmocka_unit_test(memory_of_weights_is_spread),
         cmocka_unit_test(keys_and_values_and_copied_weights_are_spread),
         cmocka_unit_test(files_are_read_into_all_nodes_and_then_no_more),
+        cmocka_unit_test(the_log_says_what_was_decided),
         cmocka_unit_test(a_policy_of_the_process_is_kept),
+        cmocka_unit_test(a_system_that_forbids_it_costs_a_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
