@@ -26,6 +26,7 @@
 #include "engine/engine.h"
 #include "engine/launch.h"
 #include "engine/lead.h"
+#include "engine/numa.h"
 #include "engine/ranks.h"
 #include "specializer/winners.h"
 
@@ -257,6 +258,7 @@ static int open_all(struct bench *b, const struct rank_place *place, struct err 
         return -1;
     if (place->world > 1 && !(b->lead = lead_open(&b->config, place, e)))
         return -1;
+    numa_open(strcmp(b->config.engine_numa, "off") != 0);
     b->model =
         b->lead ? lead_model(b->lead, e) : model_open(b->config.engine_model, false, NULL, NULL, e);
     if (!b->model || open_backend(b, e))

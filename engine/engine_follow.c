@@ -11,6 +11,7 @@
 
 #include "config/log.h"
 #include "engine/engine_private.h"
+#include "engine/numa.h"
 #include "engine/ranks_loader.h"
 
 struct follower {
@@ -243,6 +244,7 @@ int engine_follow(const struct config *c, const struct rank_place *place, struct
     signal(SIGHUP,
            SIG_IGN); /* rank 0's word to read its keys again, sent to a group of processes */
     engine_take_options(&o, c);
+    numa_open(o.numa);
     int rc = follow(&f, place, err);
     loader_close(f.loader);
     if (f.backend)

@@ -40,7 +40,7 @@ int32_t engine_ranks_threads(const struct ranks *r, int32_t asked)
     int32_t same = ranks_same_cpus(r), all = cores_usable();
     if (asked > 0 || same < 2)
         return asked;
-    return all > same ? all / same : 1;
+    return cores_threads(0, all > same ? all / same : 1);
 }
 
 /* Whether kernels are searched for on this backend; if not, no memory is kept for them. */

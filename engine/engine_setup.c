@@ -18,6 +18,7 @@
 #include "engine/device_weights.h"
 #include "engine/engine_private.h"
 #include "engine/memory.h"
+#include "engine/numa.h"
 
 /* Prompt positions scored in one step beside everything else that needs logits. */
 enum { SCORING_ROWS = 64, LEAST_PAGES = 16 };
@@ -269,6 +270,7 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
     int64_t start = clock_ns();
     e->ops = parts->ops;
     e->model = parts->model;
+    numa_open(o->numa);
     if (parts->place.world > 1 && engine_ranks_open(e, &parts->place, err))
         return -1;
     if (open_models(e, parts, err))

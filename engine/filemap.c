@@ -21,6 +21,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/numa.h"
+
 enum { PIECE = 8 << 20, PAGE = 4096 };
 
 #ifndef MADV_POPULATE_READ
@@ -225,6 +227,7 @@ bool filemap_copy(struct filemap *f)
     bool ok = mprotect(copy, bytes, PROT_READ | PROT_WRITE) == 0;
     if (ok) {
         madvise(copy, bytes, MADV_HUGEPAGE); /* a wish: without it the copy has small pages */
+        numa_spread(copy, bytes);
         ok = read_all(f->fd, copy, f->size) && mprotect(copy, bytes, PROT_READ) == 0 &&
              mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, f->data) != MAP_FAILED;
     }

@@ -24,10 +24,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "engine/filemap.h"
 #include "engine/hf_unpack.h"
+#include "engine/memory.h"
 #include "engine/model_load.h"
 #include "engine/quant.h"
 #include "kernels/bricks.h"
@@ -194,15 +194,10 @@ static int find_fp8(const struct finder *f, const struct hf_quant *q, struct sou
     return s->scale ? 0 : -1;
 }
 
-/* Memory of the model for `n` bytes of weights, in huge pages where it is worth one. */
+/* Memory of the model for `n` bytes of weights. */
 static void *take_room(struct model *m, int64_t n)
 {
-    if (n < HUGE_PAGE)
-        return model_own(m, xaligned((size_t)n));
-    size_t bytes = ((size_t)n + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-    void *room = xaligned_to(HUGE_PAGE, bytes);
-    madvise(room, bytes, MADV_HUGEPAGE); /* a hint: the call may fail without harm */
-    return model_own(m, room);
+    return model_own(m, memory_shared((size_t)n));
 }
 
 /* ---- the module ------------------------------------------------------------------------------ */

@@ -12,6 +12,9 @@
 
 #include "config/cgroup.h"
 #include "config/err.h"
+#include "engine/numa.h"
+
+enum { PAGE = 4096, HUGE = 2 << 20 };
 
 /* The bytes of a line "NAME: 123 kB" of such a file; 0 if there is none. */
 static int64_t kib_of(const char *root, const char *file, const char *name)
@@ -93,11 +96,36 @@ int64_t memory_pages(int64_t asked, int64_t page_bytes, int64_t available)
     return available / 4 * 3 / page_bytes;
 }
 
+/* Advice and policy come before the first touch; both are wishes. */
+static void *huge_room(size_t bytes, size_t *size)
+{
+    *size = (bytes + HUGE - 1) / HUGE * HUGE;
+    *size = *size ? *size : HUGE;
+    void *p = xaligned_to(HUGE, *size);
+    madvise(p, *size, MADV_HUGEPAGE);
+    numa_spread(p, *size);
+    return p;
+}
+
+void *memory_shared(size_t bytes)
+{
+    size_t size;
+    return bytes < HUGE ? memory_fine(bytes) : huge_room(bytes, &size);
+}
+
+void *memory_fine(size_t bytes)
+{
+    size_t size = (bytes + PAGE - 1) / PAGE * PAGE;
+    if (bytes < PAGE)
+        return xaligned(bytes);
+    void *p = xaligned_to(PAGE, size);
+    numa_spread(p, size);
+    return p;
+}
+
 void *memory_huge(size_t bytes)
 {
-    enum { HUGE = 2 << 20 };
-    size_t size = (bytes + HUGE - 1) / HUGE * HUGE;
-    void *p = xaligned_to(HUGE, size ? size : HUGE);
-    madvise(p, size, MADV_HUGEPAGE); /* before the first touch; a wish */
+    size_t size;
+    void *p = huge_room(bytes, &size);
     return memset(p, 0, size);
 }

@@ -22,8 +22,12 @@ int64_t memory_usual_mib(int64_t available, int32_t processes);
  * they take more than is available as many as three quarters of it hold. available 0: not known. */
 int64_t memory_pages(int64_t asked, int64_t page_bytes, int64_t available);
 
-/* Zeros, at a multiple of 2 MiB and in huge pages where the system has them. free() releases them.
- */
+/* Bytes that all compute threads will read, for free(): spread over their memory nodes (numa.h),
+ * and from 2 MiB on in huge pages where the system has them. Contents unspecified; memory_fine()
+ * keeps to pages of the usual size. */
+void *memory_shared(size_t bytes);
+void *memory_fine(size_t bytes);
+/* The same in zeros, always at a multiple of 2 MiB and in huge pages where the system has them. */
 void *memory_huge(size_t bytes);
 
 #endif

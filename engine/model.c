@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 
 #include "engine/model_load.h"
+#include "engine/numa.h"
 #include "engine/quant.h"
 #include "engine/tokenizer.h"
 
@@ -151,14 +152,16 @@ static int page_in(const struct model *m, model_progress_fn *progress, void *ctx
 {
     const struct model_files *f = m->files;
     struct paging p = {progress, ctx, 0, 0};
+    int rc = 0;
 
     progress(ctx, 0);
     for (int i = 0; i < f->maps; i++)
         p.total += (double)f->map[i]->size;
-    for (int i = 0; i < f->maps; i++)
-        if (filemap_page_in(f->map[i], paged, &p, err) < 0)
-            return -1;
-    return 0;
+    numa_spread_thread(true); /* weights may be read where they are: in the page cache */
+    for (int i = 0; i < f->maps && rc == 0; i++)
+        rc = filemap_page_in(f->map[i], paged, &p, err);
+    numa_spread_thread(false);
+    return rc;
 }
 
 /* A file that was written to while it was read may be half of one model and half of another. */

@@ -14,6 +14,7 @@
 
 #include "config/err.h"
 #include "engine/model_load.h"
+#include "engine/numa.h"
 #include "engine/quant.h"
 #include "kernels/bricks.h"
 
@@ -118,6 +119,8 @@ static uint8_t *take_room(struct taking *k)
     uint8_t *room = aligned_alloc(HUGE_PAGE, (size_t)bytes);
     if (room)
         madvise(room, (size_t)bytes, MADV_HUGEPAGE); /* a wish */
+    if (room)
+        numa_spread(room, (size_t)bytes);
     return room;
 }
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "config/cores.h"
+#include "engine/memory.h"
 #include "engine/model_load.h"
 #include "engine/quant.h"
 
@@ -63,7 +64,7 @@ struct drawing {
 
 static struct weight matrix_as(struct maker *k, enum dtype t, int32_t rows, int32_t cols)
 {
-    uint8_t *data = model_own(k->m, xaligned((size_t)(rows * dtype_bytes(t, cols))));
+    uint8_t *data = model_own(k->m, memory_fine((size_t)(rows * dtype_bytes(t, cols))));
     k->drawing[k->drawings++] = (struct drawing){data, stream(k), t, rows, cols};
     return (struct weight){.data = data, .rows = rows, .cols = cols, .type = (int32_t)t};
 }

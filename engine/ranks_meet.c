@@ -6,12 +6,12 @@
  * costs nothing else. A right one keeps its connection for good.
  */
 #include <poll.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "config/cores.h"
 #include "config/log.h"
 #include "engine/launch.h"
 #include "engine/ranks_private.h"
@@ -41,6 +41,17 @@ static void name_machine(char *to, size_t n)
         fclose(f);
 }
 
+/* A machine with more CPUs than there are bits: those behind them change bytes in ways of their
+ * own, so that other sets still are other bytes. */
+static void fill_cpus(unsigned char *to, size_t n)
+{
+    struct cores_set set;
+    cores_affinity(&set);
+    const unsigned char *from = (const unsigned char *)set.word;
+    for (size_t i = 0; i < sizeof set.word; i++)
+        to[i % n] ^= (unsigned char)(from[i] ? from[i] ^ (0x9d * (i / n)) : 0);
+}
+
 static void fill_join(const struct ranks *r, struct wire_join *j)
 {
     *j = (struct wire_join){.version = WIRE_VERSION,
@@ -51,10 +62,7 @@ static void fill_join(const struct ranks *r, struct wire_join *j)
              sizeof(struct wire_setup));
     name_machine(j->host, sizeof j->host);
     snprintf(j->secret, sizeof j->secret, "%s", r->secret);
-    cpu_set_t cpus;
-    _Static_assert(sizeof j->cpus == sizeof cpus, "a set of CPUs as the system has it");
-    if (sched_getaffinity(0, sizeof cpus, &cpus) == 0)
-        memcpy(j->cpus, &cpus, sizeof cpus);
+    fill_cpus(j->cpus, sizeof j->cpus);
 }
 
 /* Looks at every byte, whatever the first ones say. */

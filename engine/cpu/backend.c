@@ -19,6 +19,7 @@
 #include "engine/cpu/eager.h"
 #include "engine/cpu/machine.h"
 #include "engine/memory.h"
+#include "engine/numa.h"
 
 float *backend_pages(const struct backend *b, int32_t layer, int v)
 {
@@ -38,6 +39,8 @@ static int page_memory_open(struct page_memory *p, int64_t bytes, bool shared)
     p->at = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, p->fd, 0);
     if (p->at == MAP_FAILED)
         p->at = NULL;
+    if (p->at)
+        numa_spread(p->at, (size_t)bytes);
     return p->at ? 0 : -1;
 }
 
@@ -179,9 +182,20 @@ static void say_products(const struct machine *m)
 static void say_threads(const struct backend *b)
 {
     struct cgroup_limit quota;
-    if (b->options.threads <= 0 && cores_usable() < cores_allowed() && cgroup_cpu("", &quota))
+    if (b->options.threads <= 0 && cores_usable() > CORES_THREADS_MOST)
+        log_info("cpu", "threads: %d, which is the most, on %d CPUs", pool_size(b->pool),
+                 cores_usable());
+    else if (b->options.threads <= 0 && cores_usable() < cores_allowed() && cgroup_cpu("", &quota))
         log_info("cpu", "threads: %d, for %.2f CPUs of %s", pool_size(b->pool),
                  (double)quota.limit * 1e-3, quota.file);
+}
+
+static void say_memory(void)
+{
+    char words[NUMA_TEXT];
+    numa_words(words);
+    if (words[0])
+        log_info("cpu", "memory: %s", words);
 }
 
 static struct backend *cpu_open(const struct model *m, const struct backend_options *o,
@@ -202,7 +216,10 @@ static struct backend *cpu_open(const struct model *m, const struct backend_opti
         cpu_close(b);
         return NULL;
     }
-    say_threads(b);
+    if (!o->beside) {
+        say_threads(b);
+        say_memory();
+    }
     open_buffers(b);
     open_ranks(b);
     settle_weights(m, o);

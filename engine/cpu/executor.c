@@ -26,6 +26,7 @@
 #include "config/process.h"
 #include "config/watchdog.h"
 #include "engine/cpu/executor_private.h"
+#include "engine/numa.h"
 #include "engine/plan.h"
 #include "engine/sandbox.h"
 
@@ -155,6 +156,7 @@ static int tell(const struct executor *x, const struct executor_options *o, int 
                                .max_tokens = o->max_tokens,
                                .positions = o->positions,
                                .settle = o->settle,
+                               .spread = numa_spreads(),
                                .area_bytes = x->area.bytes,
                                .area_inputs = x->area.inputs,
                                .pack_bytes = o->pack_bytes};

@@ -23,6 +23,7 @@
 #include "engine/cpu/executor_private.h"
 #include "engine/cpu/sizes.h"
 #include "engine/memory.h"
+#include "engine/numa.h"
 #include "engine/quant.h"
 #include "engine/sandbox.h"
 #include "kernels/isa.h"
@@ -300,6 +301,7 @@ static void prepare(struct worker *w)
 {
     struct err err = {""};
     const struct executor_setup *s = &w->setup;
+    numa_open(s->spread);
     w->model = model_open(s->model, false, NULL, NULL, &err);
     if (!w->model)
         refuse(err.msg);

@@ -26,7 +26,7 @@ struct executor_setup {
     int32_t region, layer; /* one of the format class that it is for; -1: it is for all layers */
     int32_t team, max_tokens, positions;
     int32_t pages; /* descriptors of pages that follow the area's */
-    bool settle;
+    bool settle, spread;
     int64_t area_bytes, area_inputs;
     int64_t pack_bytes, page_bytes[EXECUTOR_PAGES];
     char model[4096], object[4096];

@@ -5,7 +5,10 @@
  * the machine can do is what it did when least disturbed. (Too low a figure would do harm: a kernel
  * that beats the roofline is refused as mismeasured.) Bandwidth is read over the weights
  * themselves, up to READ_BYTES of them: a small model that fits the last-level cache is served
- * from there in life, too. 40 ms for all on a 2-core Xeon with a 97 MB model.
+ * from there in life, too. Many threads read more, each as much as few do: in 8 MiB between 128
+ * threads a run would be little but starting and meeting, of nodes that memory is spread over in
+ * steps of 2 MiB it would see four, and 256 MiB would fit their caches. 40 ms for all on a 2-core
+ * Xeon with a 97 MB model.
  */
 #include "engine/cpu/machine.h"
 
@@ -21,6 +24,8 @@
 #include "kernels/isa.h"
 
 enum { READ_BYTES = 256 << 20, CHUNK = 8 << 20, PASSES = 4, PEAK_LOOPS = 20000, RANGES = 1024 };
+/* For each thread, of which few have these at most: 16 is more than a core's part of any cache. */
+enum { READ_EACH = 16 << 20, CHUNK_EACH = 1 << 20 };
 
 /* Of the peak; products below it are worth a warning. */
 static const double PRODUCT_SHARE_LEAST = 1.0 / 3;
@@ -29,6 +34,7 @@ static const double PRODUCT_SHARE_LEAST = 1.0 / 3;
 struct ranges {
     int32_t n;
     int64_t bytes;
+    int64_t most;     /* of bytes */
     int64_t from, to; /* what this run reads */
     struct {
         const uint8_t *data;
@@ -39,10 +45,10 @@ struct ranges {
 static void add(struct ranges *r, const struct weight *w)
 {
     int64_t bytes = dtype_bytes((enum dtype)w->type, (int64_t)w->rows * w->cols);
-    if (r->n == RANGES || r->bytes >= READ_BYTES)
+    if (r->n == RANGES || r->bytes >= r->most)
         return;
-    if (bytes > READ_BYTES - r->bytes)
-        bytes = READ_BYTES - r->bytes;
+    if (bytes > r->most - r->bytes)
+        bytes = r->most - r->bytes;
     r->range[r->n].data = w->data;
     r->range[r->n++].bytes = bytes;
     r->bytes += bytes;
@@ -62,13 +68,22 @@ static void read_share(const void *args, const struct team *team)
     }
 }
 
+void machine_reads(int32_t threads, int64_t *all, int64_t *chunk)
+{
+    int64_t each = (int64_t)READ_EACH * threads, some = (int64_t)CHUNK_EACH * threads;
+    *all = each > READ_BYTES ? each : READ_BYTES;
+    *chunk = some > CHUNK ? some : CHUNK;
+}
+
 /* Bytes a second of the best chunk; the first pass brings the pages in. */
 static double read_bandwidth(struct pool *pool, struct ranges *r)
 {
     double best = 0;
+    int64_t all, chunk;
+    machine_reads(pool_size(pool), &all, &chunk);
     for (int pass = 0; pass < PASSES; pass++) {
         for (r->from = 0; r->from < r->bytes; r->from = r->to) {
-            r->to = r->from + CHUNK < r->bytes ? r->from + CHUNK : r->bytes;
+            r->to = r->from + chunk < r->bytes ? r->from + chunk : r->bytes;
             int64_t t0 = clock_ns();
             pool_run(pool, read_share, r, 0);
             double rate = (double)(r->to - r->from) * 1e9 / (double)(clock_ns() - t0 + 1);
@@ -183,6 +198,8 @@ static void device_name(char *dst, size_t n, int32_t threads)
 void machine_measure(const struct model *model, struct pool *pool, struct machine *out)
 {
     struct ranges r = {0};
+    int64_t chunk;
+    machine_reads(pool_size(pool), &r.most, &chunk);
     add(&r, &model->head);
     for (int32_t l = 0; l < model->shape.layers; l++) {
         const struct layer *y = &model->layer[l];

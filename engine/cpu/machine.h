@@ -14,6 +14,9 @@ struct blas; /* blas.h */
  * pages in). Takes 20-100 ms. */
 void machine_measure(const struct model *model, struct pool *pool, struct machine *out);
 
+/* For the bandwidth: bytes of weights that so many threads read, and that are read at a time. */
+void machine_reads(int32_t threads, int64_t *all, int64_t *chunk);
+
 /* What is wrong with the matrix products that `m` was measured with, in a sentence for operators;
  * "" if nothing is. An OpenBLAS that does not know this processor is the usual reason for slow
  * prompts. */

@@ -14,7 +14,6 @@
  */
 #include <errno.h>
 #include <math.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +22,7 @@
 #include <unistd.h>
 
 #include "config/clock.h"
+#include "config/cores.h"
 #include "specializer/admission/capture_file.h"
 #include "specializer/admission/check.h"
 #include "specializer/admission/check_device.h"
@@ -203,18 +203,17 @@ static void examine(struct examiner *x, const struct probe_request *q, const str
  * threads need little time but need it at once, so half of the cores are enough here. */
 static void leave_cores(void)
 {
-    cpu_set_t all, few;
-    CPU_ZERO(&few);
-    if (sched_getaffinity(0, sizeof all, &all) != 0)
+    struct cores_set all, few = {{0}};
+    if (!cores_affinity(&all))
         return;
-    int left = CPU_COUNT(&all) / 2;
+    int left = cores_count(&all) / 2;
     left = left < 1 ? 1 : left;
-    for (int i = CPU_SETSIZE - 1; i >= 0 && left > 0; i--)
-        if (CPU_ISSET(i, &all)) {
-            CPU_SET(i, &few);
+    for (int i = CORES_SET_MOST - 1; i >= 0 && left > 0; i--)
+        if (cores_has(&all, i)) {
+            cores_add(&few, i);
             left--;
         }
-    sched_setaffinity(0, sizeof few, &few);
+    cores_keep_to(&few);
 }
 
 /* NULL without a message: weights are drawn. */

@@ -8,7 +8,6 @@
 #include "specializer/adviser/cpu_facts.h"
 
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,7 @@
 #endif
 
 #include "config/clock.h"
+#include "config/cores.h"
 #include "config/table.h"
 #include "engine/cpu/eager.h"
 #include "engine/memory.h"
@@ -71,19 +71,17 @@ static int first_sibling(int cpu)
 
 static void count_cores(struct cpu_facts *c)
 {
-    cpu_set_t allowed, seen;
-    CPU_ZERO(&seen);
-    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+    struct cores_set allowed, seen = {{0}};
+    if (!cores_affinity(&allowed))
         return;
-    c->cpus = CPU_COUNT(&allowed);
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        int first = CPU_ISSET(cpu, &allowed) ? first_sibling(cpu) : CPU_SETSIZE;
+    c->cpus = cores_count(&allowed);
+    for (int cpu = 0; cpu < CORES_SET_MOST; cpu++) {
+        int first = cores_has(&allowed, cpu) ? first_sibling(cpu) : CORES_SET_MOST;
         if (first < 0)
             return;
-        if (first < CPU_SETSIZE)
-            CPU_SET(first, &seen);
+        cores_add(&seen, first);
     }
-    c->cores = CPU_COUNT(&seen);
+    c->cores = cores_count(&seen);
 }
 
 static void read_caches(struct cpu_facts *c)

@@ -70,9 +70,25 @@ static void slow_products_are_said(void **state)
     assert_string_equal(said, "OpenBLAS cannot be used, so prompts are slow: no such file");
 }
 
+static void many_threads_read_enough_each(void **state)
+{
+    (void)state;
+    int64_t all, chunk, few_all, few_chunk;
+    machine_reads(2, &few_all, &few_chunk);
+    for (int32_t threads = 1; threads <= 256; threads++) {
+        machine_reads(threads, &all, &chunk);
+        assert_true(all >= few_all && chunk >= few_chunk && chunk <= all);
+        assert_true(all / threads >= 16 << 20); /* more than its part of the caches */
+        assert_true(chunk / threads >= 1 << 20);
+        if (threads <= 8)
+            assert_true(all == few_all && chunk == few_chunk);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(many_threads_read_enough_each),
         cmocka_unit_test(x86_has_a_name),
         cmocka_unit_test(arm_has_numbers),
         cmocka_unit_test(what_says_nothing_is_a_processor),

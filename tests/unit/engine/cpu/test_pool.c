@@ -2,7 +2,6 @@
 /* Tests of engine/cpu/pool: everybody runs, everybody meets, nobody is lost asleep. */
 #include "tests/unit/unit.h"
 
-#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
@@ -11,10 +10,10 @@
 #include "config/process.h"
 #include "engine/cpu/pool.h"
 
-enum { ROUNDS = 2000, RANKS = 5 };
+enum { ROUNDS = 2000, RANKS = 5, MANY = 73 };
 
 struct job {
-    _Atomic int32_t ran[RANKS], size_seen;
+    _Atomic int32_t ran[MANY], size_seen;
     _Atomic int32_t before, late;
     int32_t meetings;
 };
@@ -86,6 +85,34 @@ static void barrier_lets_nobody_through_early(void **state)
     assert_int_equal(j.before, 200 * RANKS);
     assert_int_equal(j.late, 0);
     pool_close(p);
+}
+
+/* One group, two levels of them and three, whole and not. Whoever is not told of a region, or is
+ * told of it twice, or leaves a barrier too early, is seen. */
+static void many_ranks_meet_in_groups(void **state)
+{
+    (void)state;
+    const int32_t sizes[] = {7, 8, 9, 16, 17, 64, 65, MANY};
+    enum { REGIONS = 20, MEETINGS = 10 };
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        struct pool *p = pool_open(sizes[s], 0);
+        struct job j = {.meetings = MEETINGS};
+        for (int i = 1; i <= REGIONS; i++) {
+            pool_run(p, count_rank, &j, 0);
+            for (int r = 0; r < MANY; r++)
+                assert_int_equal(j.ran[r], r < sizes[s] ? i : 0);
+            if (i % 4 == 0) { /* once more changes nothing */
+                pool_rest(p);
+                pool_rest(p);
+            }
+            atomic_store(&j.before, 0);
+            pool_run(p, meet, &j, 0);
+            assert_int_equal(j.before, MEETINGS * sizes[s]);
+        }
+        assert_int_equal(j.late, 0);
+        assert_int_equal(j.size_seen, sizes[s]);
+        pool_close(p);
+    }
 }
 
 static void pool_wakes_workers_that_fell_asleep(void **state)
@@ -161,12 +188,10 @@ struct cores {
 static void note_cores(const void *args, const struct team *team)
 {
     struct cores *c = (struct cores *)args;
-    cpu_set_t set;
-    assert_int_equal(sched_getaffinity(0, sizeof set, &set), 0);
-    c->allowed[team->rank] = CPU_COUNT(&set);
-    for (int i = 0; i < CPU_SETSIZE; i++)
-        if (CPU_ISSET(i, &set))
-            c->core[team->rank] = i;
+    struct cores_set set;
+    assert_true(cores_affinity(&set));
+    c->allowed[team->rank] = cores_count(&set);
+    c->core[team->rank] = cores_nth(&set, 0);
 }
 
 static void pinned_ranks_keep_to_cores_of_their_own(void **state)
@@ -196,6 +221,7 @@ int main(void)
         cmocka_unit_test(pool_runs_every_rank_once_a_call),
         cmocka_unit_test(counts_begin_at_0_in_every_call),
         cmocka_unit_test(barrier_lets_nobody_through_early),
+        cmocka_unit_test(many_ranks_meet_in_groups),
         cmocka_unit_test(pool_wakes_workers_that_fell_asleep),
         cmocka_unit_test(scratch_is_shared_aligned_and_grows),
         cmocka_unit_test(pool_meets_beside_processes_of_low_priority),
