@@ -12,7 +12,7 @@ build=${WHET_BUILD:-$root/build}
 packages_serve="gcc libc6-dev pkg-config meson ninja-build python3 python3-venv ca-certificates
     libuv1-dev libllhttp-dev:node-llhttp? libcjson-dev libcurl4-openssl-dev libpcre2-dev
     libsqlite3-dev libpq-dev libopenblas-dev libinih-dev libutf8proc-dev curl"
-packages_test="postgresql clang lld clang-format-14:clang-format libclang-rt-14-dev:libclang-rt-dev libcmocka-dev prometheus chromium? libfaketime haproxy"
+packages_test="postgresql clang lld clang-format-14:clang-format libclang-rt-14-dev:libclang-rt-dev? libcmocka-dev prometheus chromium? libfaketime haproxy"
 packages_arm="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
 packages_screenshots="chromium fonts-inter fonts-jetbrains-mono pngquant"
 
