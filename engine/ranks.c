@@ -17,7 +17,7 @@
 #include "engine/crash.h"
 #include "engine/ranks_private.h"
 
-enum { POLL_US = 2000 };
+enum { POLL_US = 2000, STEP_MOST = 1 << 24 /* tokens or rows */ };
 
 int32_t ranks_rank(const struct ranks *r)
 {
@@ -191,9 +191,22 @@ static int lead_agreement(struct ranks *r, const struct wire_part *own, struct w
     return ranks_tell_all(r, LINK_SET_UP, setup, sizeof *setup, err);
 }
 
+/* By these numbers buffers are made, and steps are checked later. */
+static int hear_setup(struct ranks *r, enum link_kind kind, struct wire_setup *s, struct err *err)
+{
+    if (hear(r, kind, s, sizeof *s, err))
+        return -1;
+    s->id[sizeof s->id - 1] = 0;
+    if (s->kv_pages < 1 || s->kv_pages > INT32_MAX / KV_PAGE || s->max_tokens < 1 ||
+        s->max_tokens > STEP_MOST || s->max_rows < 1 || s->max_rows > STEP_MOST)
+        return err_set(err, "rank 0 asks for %d KV pages, %d tokens and %d rows of a step",
+                       s->kv_pages, s->max_tokens, s->max_rows);
+    return 0;
+}
+
 int ranks_hear_wish(struct ranks *r, struct wire_setup *wish, struct err *err)
 {
-    return hear(r, LINK_WISH, wish, sizeof *wish, err);
+    return hear_setup(r, LINK_WISH, wish, err);
 }
 
 int ranks_agree(struct ranks *r, const struct backend_ops *ops, const struct wire_part *part,
@@ -208,10 +221,9 @@ int ranks_agree(struct ranks *r, const struct backend_ops *ops, const struct wir
         return lead_agreement(r, part, setup, err);
     if (ranks_tell_first(r, LINK_PART, part, sizeof *part, err))
         return err_prefix(err, "rank 0");
-    if (hear(r, LINK_SET_UP, setup, sizeof *setup, err))
+    if (hear_setup(r, LINK_SET_UP, setup, err))
         return -1;
     memcpy(r->id, setup->id, sizeof r->id);
-    r->id[sizeof r->id - 1] = 0;
     r->id_made = true; /* this rank removes it too, in case rank 0 dies */
     return 0;
 }

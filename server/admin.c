@@ -28,7 +28,7 @@ static void answer(struct job *j, enum specializer_answer a, char **text)
 {
     j->status = status_of[a];
     if (a == ANSWER_DONE)
-        buf_str(&j->out, *text);
+        json_put_made(&j->out, *text);
     else
         api_error_set(&j->error, j->status, NULL, "%s", *text);
     free(*text);

@@ -79,8 +79,11 @@ static void run_specializer(struct job *j)
     char *engine = engine_json(j->srv->engine);
     char *history = engine_history_json(j->srv->engine, j->number);
     char *spec = j->srv->specializer ? specializer_json(j->srv->specializer) : NULL;
-    buf_printf(&j->out, ",\"engine\":%s,\"history\":%s,\"specializer\":%s}", engine, history,
-               spec ? spec : "null");
+    const char *const part[] = {
+        ",\"engine\":",       engine, ",\"history\":", history, ",\"specializer\":",
+        spec ? spec : "null", "}"};
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++)
+        json_put_made(&j->out, part[i]);
     free(engine);
     free(history);
     free(spec);

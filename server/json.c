@@ -342,6 +342,21 @@ void json_put_text(struct buf *out, const char *s)
     json_put_string(out, s, strlen(s));
 }
 
+void json_put_made(struct buf *out, const char *json)
+{
+    size_t n = strlen(json), whole = 0;
+    for (size_t i = 0; i < n;) {
+        int len = utf8_sequence(json + i, n - i);
+        if (!len) {
+            buf_add(out, json + whole, i - whole);
+            buf_str(out, "\xef\xbf\xbd");
+            whole = i + 1;
+        }
+        i += len ? (size_t)len : 1;
+    }
+    buf_add(out, json + whole, n - whole);
+}
+
 void json_put_number(struct buf *out, double v, const char *instead)
 {
     if (isfinite(v))

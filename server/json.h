@@ -54,6 +54,9 @@ int utf8_sequence(const char *s, size_t n);
 /* Writing. `n` bytes as a string literal; what is not UTF-8 becomes U+FFFD. */
 void json_put_string(struct buf *out, const char *s, size_t n);
 void json_put_text(struct buf *out, const char *s);
+/* JSON that somebody else has made, of texts that may have any bytes (a compiler's words, say):
+ * what is not UTF-8 becomes U+FFFD. */
+void json_put_made(struct buf *out, const char *json);
 /* A number; what JSON has no word for (infinities, NaN) becomes `instead`. */
 void json_put_number(struct buf *out, double v, const char *instead);
 

@@ -14,7 +14,7 @@
 #define AT_LEAST_S 300.0
 
 /* Of the newest rows, those of servers that took a heartbeat in the last minute. If all are, there
- * may be more. */
+ * may be more: as many as the database counts, where that is a number of servers. */
 static int servers_there(const cJSON *view)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(view, "servers"), *row;
@@ -26,7 +26,7 @@ static int servers_there(const cJSON *view)
     }
     const cJSON *totals = cJSON_GetObjectItemCaseSensitive(view, "totals");
     double all = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(totals, "servers"));
-    return n < cJSON_GetArraySize(list) || !(all < 1e6) ? n : (int)all;
+    return n < cJSON_GetArraySize(list) || !(all > n && all < 1e6) ? n : (int)all;
 }
 
 static double pause_s(double took_s, int servers)

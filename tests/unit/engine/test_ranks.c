@@ -212,7 +212,7 @@ static int lead(struct rank *k, struct err *e)
 {
     struct ranks *r = NULL;
     struct collective *c;
-    struct wire_setup setup = {.kv_pages = 1000};
+    struct wire_setup setup = {.kv_pages = 1000, .max_tokens = 8, .max_rows = 4};
     int rc = open_world(k, &r, &c, &setup, e);
     for (int n = 0; rc == 0 && n < STEPS; n++) {
         struct step s;
@@ -254,7 +254,7 @@ static void pages_are_what_the_smallest_device_has(void **state)
     struct err e = {""};
     struct ranks *r;
     struct collective *c;
-    struct wire_setup setup = {.kv_pages = 1000, .max_rows = 20};
+    struct wire_setup setup = {.kv_pages = 1000, .max_tokens = 8, .max_rows = 20};
     other = new_rank(1, 2, listen_here(&k));
     other.room = 445; /* of 10 bytes each, beside 20 */
     other.rows = true;
@@ -413,7 +413,7 @@ static void rank_0_may_die_in_any_state(void **state)
             if (dies == IN_STEP) { /* of rank 0: it sends one, and does not run it */
                 struct ranks *r;
                 struct collective *c;
-                struct wire_setup setup = {.kv_pages = 1000};
+                struct wire_setup setup = {.kv_pages = 1000, .max_tokens = 8, .max_rows = 4};
                 struct step s;
                 struct wire_table t = {.trial_slot = -1};
                 make_step(&s, 0);

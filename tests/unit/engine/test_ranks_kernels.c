@@ -120,7 +120,7 @@ static int open_world(struct ranks_options *o, bool other_shape, struct ranks **
                       struct collective **c, struct err *e)
 {
     struct wire_part part = {.hash = "0123456789abcdef", .backend = "cpu"};
-    struct wire_setup setup = {.kv_pages = 10};
+    struct wire_setup setup = {.kv_pages = 10, .max_tokens = 8, .max_rows = 4};
     part.shape[REGION_MLP_IN] = other_shape ? 2 : 1;
     if (!(*r = ranks_open(o, e)) || (o->place.rank && ranks_hear_wish(*r, &setup, e)) ||
         ranks_agree(*r, &backend_cpu, &part, &setup, e))

@@ -61,7 +61,7 @@ static void work(double s)
 static int start_up(const struct ranks_options *o, enum conduct c, struct ranks **r, struct err *e)
 {
     struct wire_part part = {.hash = "0123456789abcdef", .backend = "cpu"};
-    struct wire_setup setup = {.kv_pages = 10};
+    struct wire_setup setup = {.kv_pages = 10, .max_tokens = 8, .max_rows = 4};
     if (!(*r = ranks_open(o, e)))
         return -1;
     while (c == PAUSES)

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_ranks_watch.c - a watching thread that stood still itself, as in a machine that was paused:
- * nobody is condemned for what it could not hear meanwhile, and everybody afterwards. */
+ * nobody is condemned for what it could not hear meanwhile, and everybody afterwards. And what
+ * another rank is told to set up. */
 #include "tests/unit/unit.h"
 
 #include <string.h>
+#include <sys/socket.h>
 
 #include "engine/ranks_watch.c"
 
@@ -95,6 +97,43 @@ static void a_late_look_is_no_pause(void **state)
     close_world(&r);
 }
 
+/* Another rank makes buffers by what rank 0 says: no number of it is out of bounds. */
+static void what_rank_0_asks_for_is_bounded(void **state)
+{
+    (void)state;
+    static const struct {
+        struct wire_setup says;
+        bool right;
+    } all[] = {
+        {{.kv_pages = 10, .max_tokens = 8, .max_rows = 4}, true},
+        {{.kv_pages = 0, .max_tokens = 8, .max_rows = 4}, false},
+        {{.kv_pages = INT32_MAX, .max_tokens = 8, .max_rows = 4}, false},
+        {{.kv_pages = 10, .max_tokens = -8, .max_rows = 4}, false},
+        {{.kv_pages = 10, .max_tokens = INT32_MAX, .max_rows = 4}, false},
+        {{.kv_pages = 10, .max_tokens = 8, .max_rows = 0}, false},
+        {{.kv_pages = 10, .max_tokens = 8, .max_rows = INT32_MAX}, false},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct ranks r;
+        struct wire_setup says = all[i].says, heard_setup;
+        struct err e = {""};
+        int end[2];
+        open_world(&r);
+        memset(says.id, 'x', sizeof says.id); /* and no text without an end */
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, end), 0);
+        r.peer[0].fd = end[1];
+        assert_int_equal(link_send(end[0], LINK_WISH, &says, sizeof says, 0, &e), 0);
+        assert_int_equal(ranks_hear_wish(&r, &heard_setup, &e) == 0, all[i].right);
+        if (all[i].right)
+            assert_int_equal(strlen(heard_setup.id), sizeof says.id - 1);
+        else
+            assert_non_null(strstr(e.msg, "rank 0 asks for "));
+        close(end[0]);
+        close(end[1]);
+        close_world(&r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -102,6 +141,7 @@ int main(void)
         cmocka_unit_test(who_starts_has_its_time_again),
         cmocka_unit_test(a_step_has_its_time_again),
         cmocka_unit_test(a_late_look_is_no_pause),
+        cmocka_unit_test(what_rank_0_asks_for_is_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

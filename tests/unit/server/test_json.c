@@ -244,6 +244,26 @@ static void json_writes_no_infinities(void **state)
     buf_free(&b);
 }
 
+static void json_made_elsewhere_becomes_utf8(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *made, *put;
+    } all[] = {
+        {"", ""},
+        {"{\"a\":\"\xc3\xa9\"}", "{\"a\":\"\xc3\xa9\"}"},
+        {"[\"\xff\xfe caf\xc3\"]", "[\"\xef\xbf\xbd\xef\xbf\xbd caf\xef\xbf\xbd\"]"},
+        {"\"\xf0\x9f\x98", "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"}, /* cut by a bound */
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct buf b = {0};
+        json_put_made(&b, all[i].made);
+        buf_char(&b, 0);
+        assert_string_equal(b.p, all[i].put);
+        buf_free(&b);
+    }
+}
+
 static void json_knows_utf8(void **state)
 {
     (void)state;
@@ -289,6 +309,7 @@ int main(void)
         cmocka_unit_test(json_getters_name_the_member),
         cmocka_unit_test(json_writes_strings_that_parse_back),
         cmocka_unit_test(json_writes_no_infinities),
+        cmocka_unit_test(json_made_elsewhere_becomes_utf8),
         cmocka_unit_test(json_knows_utf8),
         cmocka_unit_test(error_has_the_shape_that_sdks_read),
     };

@@ -63,6 +63,7 @@ static void serving_answers_operators_with_what_is_wrong(void **state)
         int status;
     } asked[] = {{"k1", 200},     {"wrong", 400}, {"missing", 404},
                  {"pinned", 409}, {"full", 500},  {"early", 503}};
+    const char *r;
     char file[] = "/tmp/whet-serving-admin-XXXXXX", says[64];
     int key = mkstemp(file);
     assert_int_equal(write(key, "boss", 4), 4);
@@ -76,7 +77,7 @@ static void serving_answers_operators_with_what_is_wrong(void **state)
                     "GET /admin/kernels/%s HTTP/1.1\r\nHost: t\r\n"
                     "Authorization: Bearer boss\r\n\r\n",
                     asked[i].kernel);
-        const char *r = client_response(fd);
+        r = client_response(fd);
         assert_int_equal(client_status(r), asked[i].status);
         if (asked[i].status == 200)
             continue;
@@ -84,6 +85,13 @@ static void serving_answers_operators_with_what_is_wrong(void **state)
                  asked[i].kernel);
         assert_ptr_equal(strstr(client_body(r), says), client_body(r));
     }
+    /* What a compiler said may be no UTF-8; the answer is. */
+    client_send(fd, "GET /specializer HTTP/1.1\r\nHost: t\r\n\r\n");
+    r = client_body(client_response(fd));
+    assert_non_null(strstr(r, "\"specializer\":{\"says\":\"caf\xef\xbf\xbd\"}}"));
+    client_send(fd, "GET /admin/fleet HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer boss\r\n\r\n");
+    r = client_body(client_response(fd));
+    assert_string_equal(r, "{\"state\":\"caf\xef\xbf\xbd\"}");
     close(fd);
     unlink(file);
 }
