@@ -5,6 +5,8 @@
 
 #include <stdbool.h>
 
+#include "config/err.h"
+
 /* What the sealed process may do besides computing, waiting on futexes, reading the clock and
  * ending: */
 struct sandbox {
@@ -15,8 +17,10 @@ struct sandbox {
 /* Seals the calling process, all of its threads included: any other system call raises SIGSYS. For
  * good. False where the machine or the build (sanitizers) has no such filter. */
 bool sandbox_enter(struct sandbox allowed);
-/* Whether it works here: tried in a child of the calling process. Any thread. */
-bool sandbox_works(void);
+/* Whether it works here: tried in a child of the calling process, for which it waits a second at
+ * most where there is no process to be had. False with why: where that was so to the end, nothing
+ * is known of the filter. Any thread. */
+bool sandbox_works(struct err *why);
 /* "openat" for what kernels try most, else "number 123"; in a static buffer per thread. */
 const char *sandbox_call_name(int number);
 

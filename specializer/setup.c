@@ -283,10 +283,11 @@ static bool texts_can_run(const struct specializer *s)
                                     "take back");
         return false;
     }
-    if (!target_of(s->env.machine->kind)->texts_sealed || sandbox_works())
+    struct err why = {""};
+    if (!target_of(s->env.machine->kind)->texts_sealed || sandbox_works(&why))
         return true;
-    log_warn("specializer", "system calls cannot be filtered here (seccomp): kernels of the "
-                            "program's own templates are probed unsealed");
+    log_warn("specializer", "%s: kernels of the program's own templates may be probed unsealed",
+             why.msg);
     if (strcmp(s->config->specializer_agentic, "on") == 0)
         log_warn("specializer", "specializer.agentic is refused: no kernel that a language model "
                                 "wrote runs unsealed");

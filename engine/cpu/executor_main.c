@@ -329,7 +329,7 @@ int executor_main(int argc, char **argv)
 {
     static struct worker w;
     if (argc == 2 && strcmp(argv[1], "--check") == 0)
-        return sandbox_works() ? 0 : 1;
+        return sandbox_works(NULL) ? 0 : 1;
     if (argc != 1 || receive(0, &w) != 0) {
         fprintf(stderr, "usage: whet executor --check (without it: started by the server)\n");
         return 2;

@@ -499,6 +499,6 @@ int main(int argc, char **argv)
     };
     if (argc > 1 && strcmp(argv[1], "executor") == 0)
         return executor_main(argc - 1, argv + 1);
-    return sandbox_works() ? cmocka_run_group_tests(sealed, set_up, tear_down)
-                           : cmocka_run_group_tests(unsealed, set_up, tear_down);
+    return sandbox_works(NULL) ? cmocka_run_group_tests(sealed, set_up, tear_down)
+                               : cmocka_run_group_tests(unsealed, set_up, tear_down);
 }
