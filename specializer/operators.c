@@ -234,12 +234,12 @@ enum specializer_answer specializer_disable(struct specializer *s, const char *w
     if (!reason || !*reason)
         reason = "disabled by an operator";
     pthread_mutex_lock(&s->lock);
-    int r =
-        is_disabled_locked(s, what, what) ? 0 : store_disable(s->store, what, reason, who, &err);
-    if (r == 0) {
-        operators_read_locked(s);
+    bool already = is_disabled_locked(s, what, what);
+    int r = already ? 0 : store_disable(s->store, what, reason, who, &err);
+    if (r == 0 && !already)
+        operators_disable_locked(s, what, reason);
+    if (r == 0)
         take_out_locked(s, reason, who);
-    }
     pthread_mutex_unlock(&s->lock);
     return r == 0 ? disable_answer(s, what, true, text)
                   : answer_refuse(ANSWER_FAILED, text, "%s", err.msg);
@@ -270,6 +270,15 @@ static int allow_again(struct specializer *s, const char *key, const char *who, 
     return rc;
 }
 
+static void forget_disable_locked(struct specializer *s, const char *what)
+{
+    int n = 0;
+    for (int i = 0; i < s->locked.disables; i++)
+        if (strcmp(s->locked.disabled[i].what, what) != 0)
+            s->locked.disabled[n++] = s->locked.disabled[i];
+    s->locked.disables = n;
+}
+
 enum specializer_answer specializer_enable(struct specializer *s, const char *what, const char *who,
                                            char **text)
 {
@@ -282,7 +291,7 @@ enum specializer_answer specializer_enable(struct specializer *s, const char *wh
     pthread_mutex_lock(&s->lock);
     int r = is_disabled_locked(s, what, what) ? store_enable(s->store, what, who, &err) : 0;
     if (r == 0)
-        operators_read_locked(s);
+        forget_disable_locked(s, what);
     if (r == 0)
         r = allow_again(s, what, who, &err);
     for (int i = 0; i < s->slot_searches; i++)

@@ -57,6 +57,8 @@ struct session *session_open(const struct config *c, struct err *err)
     s->env.tick_ctx = session;
     s->env.alone = true;
     specializer_setup(s);
+    if (operators_read(s, err) != 0)
+        goto fail;
     if (!s->has_compiler) {
         err_set(err, "there is no compiler, or no folder to compile into");
         goto fail;

@@ -162,9 +162,8 @@ static void read_pin(void *ctx, const char *slot, const char *kernel)
         snprintf(p->locked.pinned, sizeof p->locked.pinned, "%s", kernel);
 }
 
-static void read_disable(void *ctx, const char *what, const char *reason)
+void operators_disable_locked(struct specializer *s, const char *what, const char *reason)
 {
-    struct specializer *s = ctx;
     s->locked.disabled =
         xrealloc(s->locked.disabled, (size_t)(s->locked.disables + 1) * sizeof *s->locked.disabled);
     snprintf(s->locked.disabled[s->locked.disables].what, sizeof s->locked.disabled->what, "%s",
@@ -174,14 +173,24 @@ static void read_disable(void *ctx, const char *what, const char *reason)
     s->locked.disables++;
 }
 
-void operators_read_locked(struct specializer *s)
+static void read_disable(void *ctx, const char *what, const char *reason)
 {
+    operators_disable_locked(ctx, what, reason);
+}
+
+int operators_read(struct specializer *s, struct err *err)
+{
+    pthread_mutex_lock(&s->lock);
     s->locked.disables = 0;
     for (int i = 0; i < s->slot_searches; i++)
         s->slot_search[i].locked.pinned[0] = 0;
-    if (store_disables(s->store, read_disable, s, NULL) != 0 ||
-        store_pins(s->store, read_pin, s, NULL) != 0)
-        log_error("specializer", "pins and disables could not be read from the store");
+    int rc = store_disables(s->store, read_disable, s, err);
+    if (rc == 0)
+        rc = store_pins(s->store, read_pin, s, err);
+    if (rc == 0)
+        atomic_store(&s->ready, 1);
+    pthread_mutex_unlock(&s->lock);
+    return rc;
 }
 
 int32_t machine_threads(const struct config *c)
@@ -244,8 +253,6 @@ static void make_slot_searches(struct specializer *s)
     pthread_mutex_lock(&s->lock);
     s->slot_search = slot_search;
     s->slot_searches = s->observe.slots;
-    operators_read_locked(s);
-    atomic_store(&s->ready, 1);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -337,7 +344,7 @@ void specializer_setup(struct specializer *s)
     if (s->enabled)
         s->fleet = fleet_open(s->config, s->store, s->keys.env, machine->device, s->env.dispatch,
                               &s->imported);
-    make_slot_searches(s); /* from here on operators' threads look at all of this */
+    make_slot_searches(s); /* operators' threads look at all of this once it is ready */
     if (s->enabled && fp8_forbidden(s->env.model, s->env.machine, s->numerics))
         log_info("specializer",
                  "the checkpoint asks for activations in FP8, which specializer.numerics = %s does "

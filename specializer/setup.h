@@ -34,8 +34,11 @@ bool compiler_known(const struct config *c, struct store *store, const struct ma
 void keys_open(struct key_parts *k, const struct store *store, const struct machine *machine,
                const struct compiler *compiler, const struct model *model, enum numerics numerics);
 void keys_close(struct key_parts *k);
-/* Reads the operators' disables and pins into memory. Lock held, or no other thread
- * yet. */
-void operators_read_locked(struct specializer *s);
+/* Behind specializer_setup(): reads what operators pinned and disabled into memory. From then on
+ * the specializer is ready: nothing may be searched for or come back before. -1 with the store's
+ * message if some of it cannot be read; it may be tried again. */
+int operators_read(struct specializer *s, struct err *err);
+/* Notes in memory what the store has been told. Lock held. */
+void operators_disable_locked(struct specializer *s, const char *what, const char *reason);
 
 #endif

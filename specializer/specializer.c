@@ -352,6 +352,26 @@ static bool wait_for_engine(struct specializer *s)
     return false;
 }
 
+/* What operators forbade must not come back because a store could not be read for a moment. Until
+ * it can, eager serves. */
+static void hear_operators(struct specializer *s)
+{
+    struct err err = {""};
+    bool told = false;
+    while (!atomic_load(&s->stop) && engine_state(s->engine, NULL, NULL, 0) != ENGINE_LOST &&
+           operators_read(s, &err) != 0) {
+        if (!told)
+            log_error("specializer",
+                      "%s: what operators pinned and disabled is not known; no kernel is searched "
+                      "for or comes back until it is",
+                      err.msg);
+        told = true;
+        specializer_wait(s, NAP_S);
+    }
+    if (told && atomic_load(&s->ready))
+        log_info("specializer", "what operators pinned and disabled is known again");
+}
+
 bool specializer_restoring(const struct specializer *s)
 {
     enum doing doing = atomic_load(&s->doing);
@@ -367,6 +387,11 @@ static void *specializer_thread(void *ctx)
         return NULL;
     }
     specializer_setup(s);
+    hear_operators(s);
+    if (!atomic_load(&s->ready)) {
+        atomic_store(&s->doing, DOING_OFF);
+        return NULL;
+    }
     if (!s->enabled) {
         atomic_store(&s->doing, DOING_OFF);
         if (s->config->specializer_enabled)

@@ -69,7 +69,8 @@ static int fresh_store(void **unused)
     return 0;
 }
 
-static inline struct specializer *start(const char *option, const char *value)
+/* The loop may not be ready. */
+static inline struct specializer *start_only(const char *option, const char *value)
 {
     char *argv[] = {(char *)"whet", (char *)"--store", store_file,
                     (char *)option, (char *)value,     NULL};
@@ -83,9 +84,20 @@ static inline struct specializer *start(const char *option, const char *value)
     struct specializer *s = specializer_start(&config, NULL, &err);
     assert_non_null(s);
     running = s;
+    return s;
+}
+
+static inline void await_ready(struct specializer *s)
+{
     for (int i = 0; i < PATIENCE_MS && !atomic_load(&s->ready); i++)
         usleep(1000);
     assert_true(atomic_load(&s->ready));
+}
+
+static inline struct specializer *start(const char *option, const char *value)
+{
+    struct specializer *s = start_only(option, value);
+    await_ready(s);
     return s;
 }
 

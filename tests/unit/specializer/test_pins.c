@@ -12,6 +12,22 @@
 
 #include "tests/unit/specializer/loop_world.h"
 
+static atomic_bool unreadable; /* pins cannot be read, */
+static atomic_int in_vain;     /* so many times */
+
+int __real_store_pins(struct store *s, void (*fn)(void *, const char *, const char *), void *ctx,
+                      struct err *err);
+int __wrap_store_pins(struct store *s, void (*fn)(void *, const char *, const char *), void *ctx,
+                      struct err *err);
+int __wrap_store_pins(struct store *s, void (*fn)(void *, const char *, const char *), void *ctx,
+                      struct err *err)
+{
+    if (!atomic_load(&unreadable))
+        return __real_store_pins(s, fn, ctx, err);
+    atomic_fetch_add(&in_vain, 1);
+    return err_set(err, "disk I/O error");
+}
+
 /* A loop that has found its kernel of mlp_out/m1, and that kernel's id. */
 static struct specializer *start_and_find(char id[24])
 {
@@ -245,6 +261,40 @@ static void pins_bring_back_a_kernel_that_was_about_to_be_published(void **unuse
     stop(s);
 }
 
+/* A store that cannot be read says nothing of what was forbidden: it is not taken for permission.
+ */
+static void nothing_serves_before_it_is_known_what_operators_said(void **unused)
+{
+    (void)unused;
+    char *text = NULL, id[24];
+    struct specializer *s = start_and_find(id);
+    expect(ANSWER_DONE, specializer_pin(s, "mlp_out/m1", "eager", "r1", &text), &text);
+    expect(ANSWER_DONE, specializer_disable(s, id, "no good", "r2", &text), &text);
+    stop(s);
+    atomic_store(&unreadable, true);
+    s = start_only(NULL, NULL);
+    WAIT_FOR(atomic_load(&in_vain) > 0);
+    assert_false(atomic_load(&s->ready));
+    expect(ANSWER_LOADING, specializer_pin(s, "head/m1", "eager", "r3", &text), &text);
+    assert_false(specialized("mlp_out/m1") || specialized("head/m1"));
+    atomic_store(&unreadable, false);
+    await_ready(s); /* it tries again */
+    WAIT_FOR(specialized("head/m1") && asleep(s));
+    assert_false(specialized("mlp_out/m1"));
+    expect(ANSWER_DONE, specializer_unpin(s, "mlp_out/m1", "r4", &text), &text);
+    expect(ANSWER_CONFLICT, specializer_pin(s, "mlp_out/m1", id, "r5", &text), &text);
+    /* What operators say later needs no reading. */
+    atomic_store(&unreadable, true);
+    expect(ANSWER_DONE, specializer_enable(s, id, "r6", &text), &text);
+    expect(ANSWER_DONE, specializer_pin(s, "head/m1", "eager", "r7", &text), &text);
+    expect(ANSWER_DONE, specializer_disable(s, "mlp_out", "no good", "r8", &text), &text);
+    assert_false(specialized("mlp_out/m1") || specialized("head/m1"));
+    expect(ANSWER_CONFLICT, specializer_pin(s, "mlp_out/m1", id, "r9", &text), &text);
+    stop(s);
+    stop(start_only(NULL, NULL)); /* nor does a loop that waits for it keep anybody from ending */
+    atomic_store(&unreadable, false);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -258,6 +308,7 @@ int main(void)
         TEST(a_rollback_does_not_put_back_what_it_took_out),
         TEST(a_rollback_that_is_not_stored_says_so),
         TEST(pins_bring_back_a_kernel_that_was_about_to_be_published),
+        TEST(nothing_serves_before_it_is_known_what_operators_said),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
 }
