@@ -55,16 +55,20 @@ static void refuse(struct specializer *s, struct record *r, const struct crash_r
         log_warn("specializer", "%s: %s refused: %s", r->slot, r->name, r->reason);
 }
 
-static void blame(struct specializer *s, const char *key, const struct crash_record *c)
+/* 0, or -1 with why it is not counted. */
+static int blame(struct specializer *s, const char *key, const struct crash_record *c,
+                 struct err *err)
 {
     struct record r;
-    struct err err = {""};
-    int n = store_served_death(s->store, key, &err);
-    if (n < 0 || store_get(s->store, key, &r, &err) <= 0) {
+    int known = store_get(s->store, key, &r, err), n = 0;
+    if (known <= 0) { /* 0: an operator has cleared it away */
         log_warn("specializer", "the last process died of %s with kernel %s: %s", c->what, key,
-                 err.msg);
-        return;
+                 known < 0 ? err->msg : "it is in the store no more");
+        return known;
     }
+    free(r.log);
+    if ((n = store_served_death(s->store, key, err)) < 0 || store_get(s->store, key, &r, err) < 1)
+        return -1;
     if (c->n == 1 || n >= DEATHS_MOST)
         refuse(s, &r, c);
     else
@@ -72,6 +76,7 @@ static void blame(struct specializer *s, const char *key, const struct crash_rec
                     "the server died of %s with %s in the step, %d times; %d are too many", c->what,
                     r.name, n, DEATHS_MOST);
     free(r.log);
+    return 0;
 }
 
 static char *path_of(const struct specializer *s)
@@ -79,25 +84,44 @@ static char *path_of(const struct specializer *s)
     return xasprintf("%s.crash", store_path(s->store));
 }
 
-void blame_deaths(struct specializer *s)
+static int blame_trials(struct specializer *s, struct err *err)
 {
-    struct crash_record c;
-    struct err err = {""};
-    char *path = path_of(s);
-    int suspects = store_deaths(s->store, NULL);
+    int suspects = s->trials_blamed ? 0 : store_deaths(s->store, err);
+    s->trials_blamed = suspects >= 0;
     if (suspects > 0)
         log_warn("specializer", "the last process ended while %d kernel%s on trial", suspects,
                  suspects == 1 ? " was" : "s were");
-    if (crash_read(path, &c) > 0) {
+    return suspects < 0 ? -1 : 0;
+}
+
+/* Of those that served; goes on where it came to before. */
+static int blame_serving(struct specializer *s, const struct crash_record *c, struct err *err)
+{
+    if (s->blamed == 0 && !s->crash_told)
         log_warn("specializer", "the last process died of %s with %d kernel%s of the search%s",
-                 c.what, c.n, c.n == 1 ? "" : "s", c.inside ? ", in its code" : " in the step");
-        for (int32_t i = 0; i < c.n; i++)
-            blame(s, c.kernel[i], &c);
+                 c->what, c->n, c->n == 1 ? "" : "s", c->inside ? ", in its code" : " in the step");
+    s->crash_told = true;
+    for (; s->blamed < c->n; s->blamed++)
+        if (blame(s, c->kernel[s->blamed], c, err) != 0)
+            return -1;
+    return 0;
+}
+
+int blame_deaths(struct specializer *s, struct err *err)
+{
+    struct crash_record c;
+    struct err why = {""};
+    char *path = path_of(s);
+    int rc = blame_trials(s, err);
+    if (rc == 0 && crash_read(path, &c) > 0)
+        rc = blame_serving(s, &c, err);
+    if (rc == 0) {
+        s->notes_crashes = crash_open(path, &why) == 0; /* in the place of what was read */
+        if (!s->notes_crashes)
+            log_warn("specializer", "a crash would not be noted: %s", why.msg);
     }
-    s->notes_crashes = crash_open(path, &err) == 0; /* in the place of what was read */
-    if (!s->notes_crashes)
-        log_warn("specializer", "a crash would not be noted: %s", err.msg);
     free(path);
+    return rc;
 }
 
 void blame_end(struct specializer *s)

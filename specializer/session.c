@@ -11,6 +11,7 @@
 #include "config/clock.h"
 #include "specializer/admission/inputs.h"
 #include "specializer/agent_loop.h"
+#include "specializer/blame.h"
 #include "specializer/consult.h"
 #include "specializer/retrial.h"
 #include "specializer/setup.h"
@@ -57,7 +58,7 @@ struct session *session_open(const struct config *c, struct err *err)
     s->env.tick_ctx = session;
     s->env.alone = true;
     specializer_setup(s);
-    if (operators_read(s, err) != 0)
+    if (blame_deaths(s, err) != 0 || operators_read(s, err) != 0)
         goto fail;
     if (!s->has_compiler) {
         err_set(err, "there is no compiler, or no folder to compile into");

@@ -321,7 +321,6 @@ void specializer_setup(struct specializer *s)
     s->known = known_open();
     note_environment(s);
     observe_open(&s->observe, s->env.dispatch, s->env.model, s->env.machine);
-    blame_deaths(s);
     if (texts_can_run(s))
         s->agent = agent_open(s->config, s->store, adviser_llm(s->adviser), s->keys.env,
                               s->env.machine->kind);

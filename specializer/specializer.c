@@ -24,6 +24,7 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "specializer/agent_loop.h"
+#include "specializer/blame.h"
 #include "specializer/consult.h"
 #include "specializer/fleet_set.h"
 #include "specializer/opening.h"
@@ -352,24 +353,25 @@ static bool wait_for_engine(struct specializer *s)
     return false;
 }
 
-/* What operators forbade must not come back because a store could not be read for a moment. Until
- * it can, eager serves. */
-static void hear_operators(struct specializer *s)
+/* What operators forbade and what the last process died of must not come back because a store could
+ * not be used for a moment. Until it can, eager serves. */
+static void hear_the_past(struct specializer *s)
 {
     struct err err = {""};
     bool told = false;
     while (!atomic_load(&s->stop) && engine_state(s->engine, NULL, NULL, 0) != ENGINE_LOST &&
-           operators_read(s, &err) != 0) {
+           (blame_deaths(s, &err) != 0 || operators_read(s, &err) != 0)) {
         if (!told)
-            log_error("specializer",
-                      "%s: what operators pinned and disabled is not known; no kernel is searched "
-                      "for or comes back until it is",
-                      err.msg);
+            log_error(
+                "specializer",
+                "%s: no kernel is searched for or comes back until it is known what operators "
+                "pinned and disabled, and noted what the last process died of",
+                err.msg);
         told = true;
         specializer_wait(s, NAP_S);
     }
     if (told && atomic_load(&s->ready))
-        log_info("specializer", "what operators pinned and disabled is known again");
+        log_info("specializer", "the store can be used again");
 }
 
 bool specializer_restoring(const struct specializer *s)
@@ -387,7 +389,7 @@ static void *specializer_thread(void *ctx)
         return NULL;
     }
     specializer_setup(s);
-    hear_operators(s);
+    hear_the_past(s);
     if (!atomic_load(&s->ready)) {
         atomic_store(&s->doing, DOING_OFF);
         return NULL;

@@ -38,8 +38,10 @@ struct specializer {
     struct cpu_facts cpu_facts; /* of it, if one is asked */
     struct compiler compiler;
     bool has_compiler;
-    bool notes_crashes; /* of this process, for the next (engine/crash.h) */
-    bool enabled;       /* it is configured, and may exchange kernels of this backend */
+    bool notes_crashes;             /* of this process, for the next (engine/crash.h) */
+    bool trials_blamed, crash_told; /* blame.c: how far it has come, */
+    int32_t blamed;                 /* and with how many kernels that served */
+    bool enabled;                   /* it is configured, and may exchange kernels of this backend */
     struct key_parts keys;
     enum numerics numerics;
 

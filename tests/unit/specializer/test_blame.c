@@ -30,8 +30,9 @@ static void close_world(void)
     free(note);
 }
 
-/* The process dies with these kernels in the step, or (inside) in the code of the first. */
-static void die_with(int kernels, bool inside)
+/* The process dies with these kernels in the step, or (inside) in the code of the first; the next
+ * one does not look yet. */
+static void only_die_with(int kernels, bool inside)
 {
     struct kernel k[3] = {0};
     struct crash_kernels step = {.n = kernels, .of = {&k[0], &k[1], &k[2]}};
@@ -49,7 +50,20 @@ static void die_with(int kernels, bool inside)
         assert_int_equal(fwrite(&yes, sizeof yes, 1, f), 1);
         fclose(f);
     }
-    blame_deaths(&s);
+    s.trials_blamed = s.crash_told = false; /* another process */
+    s.blamed = 0;
+}
+
+static void look(void)
+{
+    struct err err = {""};
+    assert_int_equal(blame_deaths(&s, &err), 0);
+}
+
+static void die_with(int kernels, bool inside)
+{
+    only_die_with(kernels, inside);
+    look();
 }
 
 static struct record row(int key)
@@ -117,7 +131,7 @@ static void several_serve_until_they_are_suspected_three_times(void **state)
         assert_int_equal(row(2).served_deaths, death);
     }
     blame_end(&s);
-    blame_deaths(&s); /* a process that ended otherwise says nothing of them */
+    look(); /* a process that ended otherwise says nothing of them */
     assert_int_equal(row(2).served_deaths, DEATHS_MOST - 1);
     die_with(3, false);
     assert_int_equal(row(1).state, LIFE_REFUSED);
@@ -149,12 +163,48 @@ static void others_are_judged_as_far_as_their_state_allows(void **state)
     close_world();
 }
 
+/* Behind the store's back. */
+static void sql(const char *text)
+{
+    sqlite3 *db = NULL;
+    assert_int_equal(sqlite3_open(store_path(s.store), &db), SQLITE_OK);
+    sqlite3_busy_timeout(db, 30000);
+    assert_int_equal(sqlite3_exec(db, text, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+}
+
+/* A kernel that ends the process would serve again in the next one, and the next. */
+static void a_death_waits_until_it_can_be_noted(void **state)
+{
+    (void)state;
+    struct err err = {""};
+    struct crash_record c;
+    open_world(2);
+    only_die_with(2, true);
+    sql("CREATE TRIGGER full BEFORE UPDATE OF served_deaths ON candidate WHEN"
+        " NEW.key='0000000000000002' BEGIN SELECT RAISE(ABORT, 'disk is full'); END");
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(blame_deaths(&s, &err), -1);
+        assert_non_null(strstr(err.msg, "disk is full"));
+        assert_int_equal(crash_read(note, &c), 1); /* nothing of it is lost */
+        assert_false(s.notes_crashes);
+        assert_int_equal(row(1).served_deaths, 1); /* and none counts twice */
+    }
+    sql("DROP TRIGGER full");
+    look();
+    assert_true(s.notes_crashes);
+    assert_int_equal(row(1).served_deaths, 1);
+    assert_int_equal(row(2).served_deaths, 1);
+    close_world();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_kernel_that_crashed_is_refused_at_once),
         cmocka_unit_test(so_is_one_that_no_other_was_beside),
         cmocka_unit_test(several_serve_until_they_are_suspected_three_times),
+        cmocka_unit_test(a_death_waits_until_it_can_be_noted),
         cmocka_unit_test(others_are_judged_as_far_as_their_state_allows),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
