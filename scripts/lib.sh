@@ -197,6 +197,8 @@ ensure_toolkit() {
 
 # build_in DIR [meson options]: configures once, then lets ninja decide what is stale; $build_targets
 # if not everything is wanted, $build_jobs compilers at once. Who comes second to a folder waits.
+# With WHET_WERROR=1, as CI has it, a warning is an error; elsewhere a compiler that did not exist
+# when this was written may say what it likes.
 build_in() {
     local dir=$1 log=$1/.whet-log again= lock
     shift
@@ -208,7 +210,7 @@ build_in() {
         again=--reconfigure # it was configured before there was a driver or a toolkit
     fi
     if [ ! -f "$dir/build.ninja" ] || [ -n "$again" ]; then
-        set -- "$@" $(llhttp_option)
+        set -- "$@" $(llhttp_option) ${WHET_WERROR:+-Dwerror=true}
         meson setup $again "$dir" "$root" "$@" >"$log" 2>&1 {lock}>&- ||
             { tail -n 30 "$log" >&2; die "meson setup failed"; }
     fi

@@ -15,7 +15,8 @@
  * The first build for an instruction set makes a header first (header.h), by a process like any
  * other, unless somebody makes it beside (header_work.h). A build that fails with it runs once more
  * without: what a compiler says of a kernel must not depend on a file that is only there to save
- * time.
+ * time. So does one of a text whose code has the bytes of a system call, with other registers: most
+ * often they are part of a constant by accident, and a true one is still there then.
  *
  * Flags: -ffp-contract=off and no -ffast-math keep the canonical order of arithmetic (lanes.h);
  * -fno-math-errno and -fno-trapping-math change no result but let square roots and selects be
@@ -70,6 +71,7 @@ struct build {
     struct header header;
     struct header_work *making; /* the header, which the object waits for */
     bool doubted;               /* it failed with the header and is tried without */
+    bool renamed;               /* its code looked like a system call: with other registers */
     enum stage_result chosen;   /* without a process: a library's kernel, which is there at once */
 };
 
@@ -286,6 +288,22 @@ static int start_compiler(struct build *b, struct err *err)
     return start_process(b, argv, err);
 }
 
+/* Once more, so that what is no instruction comes out as other bytes. */
+static int start_renamed(struct build *b, struct err *err)
+{
+    const char *argv[COMPILER_ARGUMENTS + 1];
+    int n = 0;
+    build_command(argv, b->env->compiler->path, NULL, b->env->kernel_dir, b->c->define,
+                  b->c->source, b->temporary);
+    while (argv[n])
+        n++;
+    argv[n++] = "-frename-registers";
+    argv[n] = NULL;
+    b->renamed = true;
+    candidate_log_start(b->c, argv);
+    return start_process(b, argv, err);
+}
+
 /* The log begins with the command that makes this object wherever the sources are. */
 static int start_cc(struct build *b, struct err *err)
 {
@@ -378,7 +396,7 @@ static int inspect_cubin(struct build *b, struct err *err)
     return rc;
 }
 
-/* What the frame says of a text is compared with what the object says. */
+/* What the frame says of a text is compared with what the object says. As object_inspect_text(). */
 static int inspect_object(const struct build *b, struct err *err)
 {
     const struct candidate *c = b->c;
@@ -397,7 +415,10 @@ static enum stage_result accept_object(struct build *b, const struct process_res
 {
     struct candidate *c = b->c;
     struct err err = {""};
-    if ((b->library ? inspect_cubin(b, &err) : inspect_object(b, &err)) != 0) {
+    int rc = b->library ? inspect_cubin(b, &err) : inspect_object(b, &err);
+    if (rc == OBJECT_CALLS && !b->library && !b->renamed && start_renamed(b, &err) == 0)
+        return STAGE_RUNNING;
+    if (rc != 0) {
         candidate_explain(c, STAGE_BUILD, CAUSE_OTHER, 0, "object %.200s", err.msg);
         return build_has_folder(c->object) ? STAGE_REFUSE : STAGE_RETRY;
     }

@@ -30,6 +30,7 @@
 
 #include "kernels/args.h"
 #include "specializer/build/build.h"
+#include "specializer/build/object_code.h"
 #include "specializer/candidate/hash.h"
 
 #ifndef DT_RELR /* a C library before glibc 2.36; compilers of other systems may use them */
@@ -132,29 +133,7 @@ static const void *loaded(const struct object *o, uint64_t address, uint64_t n, 
     return NULL;
 }
 
-/* syscall, sysenter and int 0x80, at any byte: a jump may lead into the middle of an instruction.
- * On ARM svc, at every fourth byte: elsewhere nothing is executed. Immediates and displacements may
- * hold these bytes too, about once in a hundred kernels; such a false alarm costs an agent's kernel
- * one attempt. */
-static int check_code(const struct object *o, const Elf64_Phdr *s, struct err *err)
-{
-    const unsigned char *p = o->data + s->p_offset;
-    for (uint64_t i = 0; i + 1 < s->p_filesz; i++) {
-        bool call = MACHINE == EM_AARCH64
-                        ? (s->p_vaddr + i) % 4 == 0 && i + 3 < s->p_filesz && p[i + 3] == 0xd4 &&
-                              (p[i] & 0x1f) == 1
-                        : (p[i] == 0x0f && (p[i + 1] == 0x05 || p[i + 1] == 0x34)) ||
-                              (p[i] == 0xcd && p[i + 1] == 0x80);
-        if (call)
-            return err_set(err,
-                           "has a system-call instruction (bytes %02x %02x; if they are part of a "
-                           "constant or an address by accident, any change of the code moves them)",
-                           p[i], p[i + 1]);
-    }
-    return 0;
-}
-
-/* Segments: thread-locals, memory or a stack that is both writable and executable, system calls. */
+/* Segments: thread-locals, memory or a stack that is both writable and executable. */
 static int check_segments(const struct object *o, struct err *err)
 {
     bool stack = false;
@@ -174,8 +153,6 @@ static int check_segments(const struct object *o, struct err *err)
         if (p->p_offset > o->n || p->p_filesz > o->n - p->p_offset || p->p_filesz > p->p_memsz ||
             p->p_vaddr > UINT64_MAX - p->p_memsz)
             return err_set(err, "damaged: a segment outside the file");
-        if (o->frame && (p->p_flags & PF_X) && check_code(o, p, err) != 0)
-            return -1;
     }
     return stack ? 0 : err_set(err, "does not say that its stack is not executable");
 }
@@ -452,11 +429,27 @@ static void object_unmap(struct object *o)
         munmap((void *)o->data, o->n);
 }
 
+/* Behind check_segments(). */
+static int check_code(const struct object *o, struct err *err)
+{
+    for (int i = 0; i < o->head->e_phnum; i++) {
+        const Elf64_Phdr *p = &o->segment[i];
+        if (p->p_type == PT_LOAD && (p->p_flags & PF_X) &&
+            object_code_check(o->data + p->p_offset, p->p_filesz, p->p_vaddr, err) != 0)
+            return -1;
+    }
+    return 0;
+}
+
 static int inspect(struct object *o, struct err *err)
 {
     struct dynamic y = {0};
-    if (read_head(o, err) != 0 || check_segments(o, err) != 0 || read_dynamic(o, &y, err) != 0 ||
-        find_symbols(o, &y, err) != 0 || check_symbols(o, err) != 0)
+    if (read_head(o, err) != 0 || check_segments(o, err) != 0)
+        return -1;
+    if (o->frame && check_code(o, err) != 0)
+        return OBJECT_CALLS;
+    if (read_dynamic(o, &y, err) != 0 || find_symbols(o, &y, err) != 0 ||
+        check_symbols(o, err) != 0)
         return -1;
     if (each_relocation(o, &y, check_relocation, err) != 0)
         return -1;

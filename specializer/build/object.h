@@ -26,8 +26,12 @@ struct object_frame {
         *layout; /* of its packed weights, if it has some: its own, by the hash of the text */
 };
 
+/* The object of a text has bytes that are a system call, or look like one (object_code.h). */
+enum { OBJECT_CALLS = 1 };
+
 /* The same; moreover no system-call instruction, no state between calls (writable data), no other
- * exports, no address of a function from outside, and its whet_kernel says what the frame would. */
+ * exports, no address of a function from outside, and its whet_kernel says what the frame would.
+ * OBJECT_CALLS, with a message, where the first of these is not so. */
 int object_inspect_text(const char *path, const struct object_frame *frame, struct err *err);
 
 /* The same of a file that is in memory, aligned to 8 bytes; `frame` may be NULL. */

@@ -30,8 +30,10 @@ static struct record deferred(int key, double speed)
     template_source_hash(template_find(r.template), r.source);
     r.evidence.lost = (struct losses){.n = 1, .low = 0.25, .speed = speed};
     r.evidence.lost.among[0].n = 1;
-    snprintf(r.evidence.lost.among[0].kernel[0].slot, 40, "head/m8");
-    snprintf(r.evidence.lost.among[0].kernel[0].key, 24, "feed");
+    snprintf(r.evidence.lost.among[0].kernel[0].slot,
+             sizeof r.evidence.lost.among[0].kernel[0].slot, "head/m8");
+    snprintf(r.evidence.lost.among[0].kernel[0].key, sizeof r.evidence.lost.among[0].kernel[0].key,
+             "feed");
     return r;
 }
 

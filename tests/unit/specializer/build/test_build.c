@@ -360,6 +360,37 @@ static void build_refuses_system_calls_in_text_written_by_an_agent(void **state)
 #endif
 }
 
+/* Bytes of a system call that are there with some registers and not with others, as here with a
+ * compiler that adds them, are no system call. */
+static void build_looks_again_at_what_may_be_a_constant(void **state)
+{
+#if defined(__x86_64__)
+    struct shop *s = *state;
+    const char *path = s->compiler.path;
+    char wrapper[120];
+    snprintf(wrapper, sizeof wrapper, "%s/cc", s->dir);
+    FILE *f = fopen(wrapper, "w");
+    fprintf(f,
+            "#!/bin/sh\ncase \"$*\" in *-frename-registers) ;; *) set -- -DFIRST \"$@\" ;; esac\n"
+            "exec '%s' \"$@\"\n",
+            path);
+    fclose(f);
+    assert_int_equal(chmod(wrapper, 0700), 0);
+    snprintf(s->compiler.path, sizeof s->compiler.path, "%s", wrapper);
+    s->c.origin = ORIGIN_AGENT;
+    assert_int_equal(
+        build(s, "#ifdef FIRST\nconst __attribute__((section(\".text\"))) short n = 0x050f;\n"
+                 "#endif\nint whet_kernel(int a) { return a; }"),
+        STAGE_REFUSE);
+    unlink(wrapper);
+    assert_null(strstr(s->c.reason, "system-call")); /* but what comes next */
+    assert_non_null(strstr(s->c.log, "-frename-registers"));
+#else
+    (void)state;
+    skip();
+#endif
+}
+
 /* Every byte of a small object changed, one at a time: an answer, never a crash. */
 static void object_inspect_survives_damage_anywhere(void **state)
 {
@@ -488,6 +519,8 @@ int main(void)
                                         shop_close),
         cmocka_unit_test_setup_teardown(build_refuses_system_calls_in_text_written_by_an_agent,
                                         shop_open, shop_close),
+        cmocka_unit_test_setup_teardown(build_looks_again_at_what_may_be_a_constant, shop_open,
+                                        shop_close),
         cmocka_unit_test_setup_teardown(object_inspect_survives_damage_anywhere, shop_open,
                                         shop_close),
         cmocka_unit_test_setup_teardown(
