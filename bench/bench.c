@@ -24,6 +24,7 @@
 #include "bench/bench_private.h"
 #include "engine/device_weights.h"
 #include "engine/engine.h"
+#include "engine/kv_dtype.h"
 #include "engine/launch.h"
 #include "engine/lead.h"
 #include "engine/numa.h"
@@ -190,6 +191,8 @@ static int open_backend(struct bench *b, struct err *e)
                                 .max_rows = batch,
                                 .pack_bytes = c->specializer_pack_mib * 1048576,
                                 .huge_pages = c->engine_huge_pages};
+    if (kv_dtype_settle(b->model, c->engine_kv_dtype, b->ops, e))
+        return -1;
     struct kv_wish kv = {.pages = o.kv_pages};
     bool e4m3 = strcmp(c->specializer_numerics, "fp8") == 0;
     device_weights_settle(b->model, c->engine_device_weights, e4m3, b->ops, &o, &kv);

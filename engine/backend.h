@@ -96,8 +96,9 @@ struct capture {
     float *x, *in;  /* x [m, hidden]; in: q, a or h by region (NULL if none) */
     int32_t *position, *kv_at, *page_table;
     struct span *span;
-    int32_t pages;            /* pages in k_pages / v_pages; page_table refers to these */
-    float *k_pages, *v_pages; /* [pages, kv_heads, KV_PAGE, head_dim] */
+    int32_t pages; /* pages in k_pages / v_pages; page_table refers to these */
+    /* [pages, kv_heads, KV_PAGE, head_dim]: floats, or on a CPU what model_shape.kv_bf16 says. */
+    void *k_pages, *v_pages;
 };
 void capture_free(struct capture *c);
 
@@ -247,7 +248,8 @@ struct backend_ops {
     void (*bench_end)(struct backend *b, struct bench_job *job);
 
     /* Optional. Before open: bytes of a KV page in all layers, and bytes that the device has for
-     * pages once `m` is on it (0: not known). Without it pages are floats in host memory. */
+     * pages once `m` is on it (0: not known). Without it pages are in host memory, of elements that
+     * model_shape.kv_bf16 says, which a device takes no notice of (kv_dtype.h). */
     int64_t (*kv_room)(const struct model *m, const struct backend_options *o, int64_t *page_bytes);
     /* Optional, before open: whether kernels of templates may multiply weights in F8 as they are.
      */

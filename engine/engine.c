@@ -160,6 +160,7 @@ void engine_take_options(struct engine_options *o, const struct config *c)
     o->model_name = xstrdup(c->engine_model_name ? c->engine_model_name : "");
     o->backend = xstrdup(c->engine_backend ? c->engine_backend : "auto");
     o->device_weights = xstrdup(c->engine_device_weights ? c->engine_device_weights : "auto");
+    o->kv_dtype = xstrdup(c->engine_kv_dtype ? c->engine_kv_dtype : "auto");
     o->speculate = xstrdup(c->engine_speculate ? c->engine_speculate : "off");
     o->draft_tokens = (int32_t)c->engine_draft_tokens;
     o->threads = (int32_t)c->engine_threads;
@@ -198,6 +199,7 @@ void engine_free_options(struct engine_options *o)
     free(o->model_name);
     free(o->backend);
     free(o->device_weights);
+    free(o->kv_dtype);
     free(o->speculate);
 }
 

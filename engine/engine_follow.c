@@ -34,6 +34,7 @@ static void take_setup(struct follower *f, struct backend_options *o, const stru
     f->model->own_formats = s->own_formats;
     f->model->bf16_copies = s->bf16_copies;
     f->model->e4m3_products = s->e4m3_products;
+    f->model->shape.kv_bf16 = s->kv_bf16;
     o->kv_pages = s->kv_pages;
     o->max_tokens = s->max_tokens;
     o->max_rows = s->max_rows;

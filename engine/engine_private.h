@@ -61,6 +61,7 @@ struct engine_options {
     int64_t pack_bytes;
     bool probes; /* a specializer may run probes */
     char *device_weights;
+    char *kv_dtype;
     bool huge_pages, pin_threads, numa, texts;
     bool bit_equal; /* kernels produce eager's bits */
     bool e4m3;      /* they may have activations in e4m3 */

@@ -87,6 +87,7 @@ static uint64_t shape_of(const struct model *m, enum region r)
                             s->head_dim,
                             s->heads,
                             s->kv_heads,
+                            s->kv_bf16,
                             isa->HAS_AVX2,
                             isa->HAS_AVX512,
                             isa->HAS_VNNI,
@@ -327,7 +328,8 @@ int engine_ranks_agree(struct engine *e, struct backend_options *o, struct err *
                                .max_rows = o->max_rows,
                                .own_formats = e->model->own_formats,
                                .bf16_copies = e->model->bf16_copies,
-                               .e4m3_products = e->model->e4m3_products};
+                               .e4m3_products = e->model->e4m3_products,
+                               .kv_bf16 = e->model->shape.kv_bf16};
     engine_say(e, 0.95, "waiting for the other ranks to load the model");
     if (ranks_agree(e->ranks, e->ops, &part, &setup, err))
         return -1;

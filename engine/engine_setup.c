@@ -17,6 +17,7 @@
 #include "config/log.h"
 #include "engine/device_weights.h"
 #include "engine/engine_private.h"
+#include "engine/kv_dtype.h"
 #include "engine/memory.h"
 #include "engine/numa.h"
 
@@ -62,20 +63,15 @@ const struct backend_ops *engine_choose_backend(const char *wish, struct err *er
 
 /* ---- memory for keys and values ------------------------------------------------------------ */
 
-static int64_t host_page(const struct model_shape *s)
-{
-    return (int64_t)s->layers * 2 * s->kv_heads * KV_PAGE * s->head_dim * (int64_t)sizeof(float);
-}
-
 /* MiB for pages when nobody said how many, and bytes of one page, of the draft model too. */
 static int64_t usual_mib(const struct engine *e, const struct backend_options *b, int64_t *page)
 {
     const struct model_shape *s = &e->model->shape;
-    *page = host_page(s);
+    *page = kv_page_bytes(s);
     int64_t room = e->ops->kv_room ? e->ops->kv_room(e->model, b, page) : 0, more = 0;
     if (e->draft_model) {
         struct backend_options o = engine_draft_options(e, b);
-        more = host_page(&e->draft_model->shape);
+        more = kv_page_bytes(&e->draft_model->shape);
         if (e->ops->kv_room)
             e->ops->kv_room(e->draft_model, &o, &more);
     }
@@ -181,11 +177,19 @@ static int try_backend(struct engine *e, struct backend_options *o, struct err *
     return e->backend ? 0 : err_prefix(err, "backend %s", e->ops->name);
 }
 
+static int settle_kv(struct engine *e, struct err *err)
+{
+    const char *wish = e->options.kv_dtype;
+    if (kv_dtype_settle(e->model, wish, e->ops, err))
+        return -1;
+    return e->draft_model ? kv_dtype_settle(e->draft_model, wish, e->ops, err) : 0;
+}
+
 static int open_backend(struct engine *e, struct backend_options *o, struct err *err)
 {
     if (!e->ops)
         e->ops = engine_choose_backend(e->options.backend, err);
-    if (!e->ops)
+    if (!e->ops || settle_kv(e, err))
         return -1;
     if (e->ranks)
         engine_ranks_ops(e, o);
@@ -193,7 +197,7 @@ static int open_backend(struct engine *e, struct backend_options *o, struct err 
     if (failed && !e->ranks && !strcmp(e->options.backend, "auto") && e->ops != &backend_cpu) {
         log_warn("engine", "backend cpu, because %s did not open: %s", e->ops->name, err->msg);
         e->ops = &backend_cpu;
-        failed = try_backend(e, o, err);
+        failed = settle_kv(e, err) || try_backend(e, o, err);
     }
     if (failed)
         return -1;
@@ -305,10 +309,11 @@ int engine_setup(struct engine *e, const struct engine_parts *parts, struct err 
     if (engine_draft_open(e, parts, &b, err))
         return -1;
     log_info("engine",
-             "backend %s on %s; up to %d sequences at once, %d KV pages, %lld MiB; ready after "
+             "backend %s on %s; up to %d sequences at once, %d KV pages, %lld MiB%s; ready after "
              "%.2f s",
              e->ops->name, e->info.device, e->info.max_batch, pages,
-             (long long)(pages * e->page_bytes / 1048576), (double)(clock_ns() - start) * 1e-9);
+             (long long)(pages * e->page_bytes / 1048576), e->model->shape.kv_bf16 ? " (bf16)" : "",
+             (double)(clock_ns() - start) * 1e-9);
     return 0;
 }
 

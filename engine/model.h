@@ -40,7 +40,16 @@ struct model_shape {
     bool rope_interleaved; /* GGUF llama files store q and k rows in interleaved order */
     bool tied_head;
     struct rope_scaling scaling;
+    /* How a CPU keeps keys and values (kv_dtype.h): in bf16, or in floats. Who opens a backend says
+     * so before; a GPU has bf16 whatever stands here, and no file says anything of it. */
+    bool kv_bf16;
 };
+
+/* Bytes of an element of keys and values on a CPU. */
+static inline int32_t kv_element_bytes(const struct model_shape *s)
+{
+    return s->kv_bf16 ? 2 : 4;
+}
 
 struct layer {
     const float *attn_norm;       /* [hidden] */

@@ -12,7 +12,7 @@
 
 #include "engine/backend.h"
 
-enum { WIRE_VERSION = 7, WIRE_TEXT = 400, KERNEL_BYTES_MOST = 64 << 20, TIMED_MOST = 1024 };
+enum { WIRE_VERSION = 8, WIRE_TEXT = 400, KERNEL_BYTES_MOST = 64 << 20, TIMED_MOST = 1024 };
 
 /* LINK_JOIN. Texts end with a NUL. */
 struct wire_join {
@@ -41,7 +41,7 @@ struct wire_part {
  * LINK_SET_UP: what all open theirs with. */
 struct wire_setup {
     char id[RANKS_ID]; /* LINK_WISH: not made yet */
-    int32_t kv_pages, max_tokens, max_rows, own_formats, bf16_copies, e4m3_products;
+    int32_t kv_pages, max_tokens, max_rows, own_formats, bf16_copies, e4m3_products, kv_bf16;
 };
 
 /* LINK_LOAD, and behind it the `bytes` of the object: ranks of one machine need not see the same

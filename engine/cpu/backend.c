@@ -21,10 +21,10 @@
 #include "engine/memory.h"
 #include "engine/numa.h"
 
-float *backend_pages(const struct backend *b, int32_t layer, int v)
+char *backend_pages(const struct backend *b, int32_t layer, int v)
 {
     int64_t pages = b->kv.bytes / (2 * b->model->shape.layers);
-    return (float *)(void *)(b->kv.at + (2 * (int64_t)layer + v) * pages);
+    return b->kv.at + (2 * (int64_t)layer + v) * pages;
 }
 
 static int page_memory_open(struct page_memory *p, int64_t bytes, bool shared)
@@ -65,7 +65,7 @@ static int open_kv(struct backend *b, struct err *e)
 {
     const struct model_shape *s = &b->model->shape;
     int64_t layer = (int64_t)2 * b->options.kv_pages * KV_PAGE * s->kv_heads * s->head_dim *
-                    (int64_t)sizeof(float);
+                    kv_element_bytes(s);
     if (page_memory_open(&b->kv, s->layers * layer, b->options.texts) != 0 ||
         (b->options.texts && page_memory_open(&b->bench, BENCH_COPIES_BYTES + layer, true) != 0))
         return err_set(e, "no memory for %d KV pages (%lld MiB)", b->options.kv_pages,
@@ -117,7 +117,9 @@ static void open_ranks(struct backend *b)
 static void name_eager(struct backend *b)
 {
     for (int r = 0; r < REGION_NODES; r++) {
-        const struct cpu_kernel *cpu = r < REGION_LOCAL ? eager_cpu((enum region)r) : NULL;
+        const struct cpu_kernel *cpu = NULL;
+        if (r < REGION_LOCAL)
+            cpu = eager_cpu_of((enum region)r, b->model->shape.kv_bf16);
         b->eager[r] = (struct kernel){.id = "eager",
                                       .region = (enum region)r,
                                       .origin = ORIGIN_EAGER,
@@ -226,9 +228,11 @@ static struct backend *cpu_open(const struct model *m, const struct backend_opti
     name_eager(b);
     if (o->beside) {
         b->machine = o->beside->machine;
+        b->machine.kv_element = m->shape.kv_bf16 ? 2 : 0;
         return b;
     }
     machine_measure(m, b->pool, &b->machine);
+    b->machine.kv_element = m->shape.kv_bf16 ? 2 : 0;
     log_info("cpu", "%s: reads %.1f GB/s, %.0f GFLOPS, %.1f us between regions", b->machine.device,
              b->machine.read_bandwidth * 1e-9, b->machine.peak_flops * 1e-9,
              b->machine.boundary_s * 1e6);

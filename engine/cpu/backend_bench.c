@@ -23,31 +23,31 @@
 
 struct bench {
     struct kernel_case *inputs;
-    float *k, *v;        /* attn: copies of the captured pages */
-    int64_t page_floats; /* of one copy */
+    char *k, *v;        /* attn: copies of the captured pages */
+    int64_t page_bytes; /* of k or v in one copy */
     int32_t copies;
     bool shared; /* k and v lie in the backend's memory for benches */
     struct pairs pairs;
 };
 
 /* Where executors may have to see them: one bench at a time has the backend's own memory. */
-static void copy_pages(struct backend *b, struct bench *s, const struct attn_args *a,
-                       int64_t floats, int32_t layers)
+static void copy_pages(struct backend *b, struct bench *s, const struct attn_args *a, int64_t bytes,
+                       int32_t layers)
 {
-    int64_t most = BENCH_COPIES_BYTES / (2 * floats * (int64_t)sizeof(float) + 1);
+    int64_t most = BENCH_COPIES_BYTES / (2 * bytes + 1);
     s->copies = most < 1 ? 1 : most < layers ? (int32_t)most : layers;
-    s->page_floats = floats;
+    s->page_bytes = bytes;
     s->shared = b->bench.at != NULL;
     if (s->shared) {
-        s->k = (float *)(void *)b->bench.at;
-        s->v = s->k + s->copies * floats;
+        s->k = b->bench.at;
+        s->v = s->k + s->copies * bytes;
     } else {
-        s->k = xmalloc((size_t)(s->copies * floats) * sizeof *s->k);
-        s->v = xmalloc((size_t)(s->copies * floats) * sizeof *s->v);
+        s->k = xmalloc((size_t)(s->copies * bytes));
+        s->v = xmalloc((size_t)(s->copies * bytes));
     }
     for (int32_t i = 0; i < s->copies; i++) {
-        memcpy(s->k + i * floats, a->k_pages, (size_t)floats * sizeof *s->k);
-        memcpy(s->v + i * floats, a->v_pages, (size_t)floats * sizeof *s->v);
+        memcpy(s->k + i * bytes, a->k_pages, (size_t)bytes);
+        memcpy(s->v + i * bytes, a->v_pages, (size_t)bytes);
     }
 }
 
@@ -64,8 +64,9 @@ int backend_bench_begin(struct backend *b, struct bench_job *job, struct err *e)
     s->inputs = case_captured(b->model, c, false);
     if (c->region == REGION_ATTN) {
         const union region_args *args = case_args(s->inputs);
-        int64_t floats = (int64_t)c->pages * KV_PAGE * args->attn.kv_heads * args->attn.head_dim;
-        copy_pages(b, s, &args->attn, floats, b->model->shape.layers);
+        const struct model_shape *shape = &b->model->shape;
+        int64_t row = (int64_t)shape->kv_heads * shape->head_dim * kv_element_bytes(shape);
+        copy_pages(b, s, &args->attn, c->pages * KV_PAGE * row, shape->layers);
     }
     job->state = s;
     return 0;
@@ -84,8 +85,8 @@ static int run_once(struct backend *b, struct bench_job *job, int side, float *n
     backend_bind_packed(k, k->region, layer, &args);
     bool parts = region_info(k->region)->parts && k->origin == ORIGIN_EAGER;
     if (s->copies) {
-        args.attn.k_pages = s->k + run % s->copies * s->page_floats;
-        args.attn.v_pages = s->v + run % s->copies * s->page_floats;
+        args.attn.k_pages = s->k + run % s->copies * s->page_bytes;
+        args.attn.v_pages = s->v + run % s->copies * s->page_bytes;
     }
     int64_t took =
         parts ? backend_run_parts(b, k->region, layer, &args) : backend_run(b, k, layer, &args);

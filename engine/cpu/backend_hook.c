@@ -18,23 +18,24 @@
 #include "config/err.h"
 #include "engine/capture.h"
 #include "engine/cpu/backend_private.h"
+#include "engine/cpu/kv.h"
 
 /* ---- capture -------------------------------------------------------------------------------- */
 
-static void capture_pages(struct capture *c, const struct step *s, const struct attn_args *a,
-                          int32_t *number, int32_t numbers)
+static void capture_pages(const struct backend *b, struct capture *c, const struct step *s,
+                          const struct attn_args *a, int32_t *number)
 {
     capture_table(c, s, number);
-    int64_t floats = (int64_t)a->kv_heads * KV_PAGE * a->head_dim;
-    size_t bytes = (size_t)floats * sizeof(float);
-    c->k_pages = xmalloc((size_t)c->pages * bytes);
-    c->v_pages = xmalloc((size_t)c->pages * bytes);
-    for (int32_t p = 0; p < numbers; p++) {
+    int64_t bytes =
+        (int64_t)a->kv_heads * KV_PAGE * a->head_dim * kv_element_bytes(&b->model->shape);
+    char *k = c->k_pages = xmalloc((size_t)(c->pages * bytes));
+    char *v = c->v_pages = xmalloc((size_t)(c->pages * bytes));
+    for (int32_t p = 0; p < b->options.kv_pages; p++) {
         if (number[p] == 0)
             continue;
-        int64_t to = (number[p] - 1) * floats;
-        memcpy(c->k_pages + to, (const float *)a->k_pages + p * floats, bytes);
-        memcpy(c->v_pages + to, (const float *)a->v_pages + p * floats, bytes);
+        int64_t to = (number[p] - 1) * bytes;
+        memcpy(k + to, (const char *)a->k_pages + p * bytes, (size_t)bytes);
+        memcpy(v + to, (const char *)a->v_pages + p * bytes, (size_t)bytes);
     }
 }
 
@@ -55,7 +56,7 @@ static void capture(const struct backend *b, struct capture *c, enum region r, i
         break;
     case REGION_ATTN:
         c->in = capture_copy(a->attn.q, m * a->attn.heads * a->attn.head_dim, sizeof(float));
-        capture_pages(c, s, &a->attn, number, b->options.kv_pages);
+        capture_pages(b, c, s, &a->attn, number);
         break;
     case REGION_ATTN_OUT:
     case REGION_MLP_OUT:
@@ -86,8 +87,9 @@ static void capture(const struct backend *b, struct capture *c, enum region r, i
 
 /* One output of a run: rows of floats, or positions in pages. */
 struct view {
-    const float *data;
-    const int32_t *kv_at; /* NULL: plain rows */
+    const void *data;
+    const int32_t *kv_at; /* NULL: plain rows of floats */
+    bool bf16;
     int32_t kv_heads, head_dim;
     int64_t cols;
 };
@@ -96,12 +98,11 @@ struct view {
 static const float *view_row(const struct view *v, int64_t i, float *buffer)
 {
     if (!v->kv_at)
-        return v->data + i * v->cols;
+        return (const float *)v->data + i * v->cols;
     int64_t page = v->kv_at[i] / KV_PAGE, offset = v->kv_at[i] % KV_PAGE;
     for (int32_t h = 0; h < v->kv_heads; h++)
-        memcpy(buffer + (int64_t)h * v->head_dim,
-               v->data + ((page * v->kv_heads + h) * KV_PAGE + offset) * v->head_dim,
-               (size_t)v->head_dim * sizeof *buffer);
+        kv_read(v->bf16, v->data, ((page * v->kv_heads + h) * KV_PAGE + offset) * v->head_dim,
+                v->head_dim, buffer + (int64_t)h * v->head_dim);
     return buffer;
 }
 
@@ -166,22 +167,24 @@ static void redirect_attn_in(struct backend *b, struct attn_in_args *a, struct v
 {
     struct spare *l = &b->spare;
     int64_t m = a->m, row = (int64_t)a->kv_heads * a->head_dim;
-    int64_t paged = (m + KV_PAGE - 1) / KV_PAGE * KV_PAGE * row;
+    bool half = b->model->shape.kv_bf16;
+    int64_t paged =
+        (m + KV_PAGE - 1) / KV_PAGE * KV_PAGE * row; /* half as many floats are enough */
     if (!l->kv_at) {
         l->kv_at = xmalloc((size_t)b->options.max_tokens * sizeof *l->kv_at);
         for (int32_t i = 0; i < b->options.max_tokens; i++)
             l->kv_at[i] = i;
     }
     want[0] = (struct view){.data = a->q, .cols = a->wq.rows};
-    want[1] = (struct view){a->k_pages, a->kv_at, a->kv_heads, a->head_dim, row};
-    want[2] = (struct view){a->v_pages, a->kv_at, a->kv_heads, a->head_dim, row};
+    want[1] = (struct view){a->k_pages, a->kv_at, half, a->kv_heads, a->head_dim, row};
+    want[2] = (struct view){a->v_pages, a->kv_at, half, a->kv_heads, a->head_dim, row};
     a->q = spare_output(l, 0, m * a->wq.rows);
     a->k_pages = spare_output(l, 1, paged);
     a->v_pages = spare_output(l, 2, paged);
     a->kv_at = l->kv_at;
     got[0] = (struct view){.data = a->q, .cols = a->wq.rows};
-    got[1] = (struct view){a->k_pages, a->kv_at, a->kv_heads, a->head_dim, row};
-    got[2] = (struct view){a->v_pages, a->kv_at, a->kv_heads, a->head_dim, row};
+    got[1] = (struct view){a->k_pages, a->kv_at, half, a->kv_heads, a->head_dim, row};
+    got[2] = (struct view){a->v_pages, a->kv_at, half, a->kv_heads, a->head_dim, row};
 }
 
 /* Points `args` at outputs of the spare memory; both sides as views. Returns the number of outputs.

@@ -87,7 +87,7 @@ struct backend {
     struct spare spare;
 };
 
-float *backend_pages(const struct backend *b, int32_t layer, int v);
+char *backend_pages(const struct backend *b, int32_t layer, int v);
 /* Packed weights of `k` for a layer into the args (NULLs if it packs nothing). */
 void backend_bind_packed(const struct kernel *k, enum region r, int32_t layer,
                          union region_args *args);

@@ -187,7 +187,7 @@ static struct step_memory memory_of(const struct backend *b, const struct step *
                                 .logits = b->own_logits ? b->own_logits : b->logits,
                                 .k_pages = backend_pages(b, 0, 0),
                                 .v_pages = backend_pages(b, 0, 1),
-                                .layer_floats = backend_pages(b, 1, 0) - backend_pages(b, 0, 0)};
+                                .layer_bytes = backend_pages(b, 1, 0) - backend_pages(b, 0, 0)};
 }
 
 struct walk {

@@ -87,16 +87,16 @@ static void aim_attn_in(const struct step_memory *s, const struct plan_node *n,
     a->position = s->position;
     a->kv_at = s->kv_at;
     a->q = s->q;
-    a->k_pages = s->k_pages + n->layer * s->layer_floats;
-    a->v_pages = s->v_pages + n->layer * s->layer_floats;
+    a->k_pages = s->k_pages + n->layer * s->layer_bytes;
+    a->v_pages = s->v_pages + n->layer * s->layer_bytes;
 }
 
 static void aim_attn(const struct step_memory *s, const struct plan_node *n, struct attn_args *a)
 {
     a->spans = s->spans;
     a->q = s->q;
-    a->k_pages = s->k_pages + n->layer * s->layer_floats;
-    a->v_pages = s->v_pages + n->layer * s->layer_floats;
+    a->k_pages = s->k_pages + n->layer * s->layer_bytes;
+    a->v_pages = s->v_pages + n->layer * s->layer_bytes;
     a->span = s->span;
     a->page_table = s->page_table;
     a->a = s->a;

@@ -39,10 +39,10 @@ struct step_memory {
     const float *zeros;
     float *partial;
     const struct reduce_area *area;
-    float *q, *a, *h;         /* [m, heads*head_dim] twice, [m, ffn] */
-    float *logits;            /* [rows, vocab], or [rows, the rank's rows of the head] */
-    float *k_pages, *v_pages; /* of layer 0 */
-    int64_t layer_floats;     /* from a layer's pages to those of the next */
+    float *q, *a, *h;        /* [m, heads*head_dim] twice, [m, ffn] */
+    float *logits;           /* [rows, vocab], or [rows, the rank's rows of the head] */
+    char *k_pages, *v_pages; /* of layer 0; elements as model_shape.kv_bf16 says */
+    int64_t layer_bytes;     /* from a layer's pages to those of the next */
 };
 /* All arguments of a node of the plan: bind_layer(), and what it reads and writes in `s`. */
 void bind_node(const struct model *model, const struct step_memory *s, const struct plan_node *n,

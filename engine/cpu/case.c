@@ -20,6 +20,7 @@
 #include "config/err.h"
 #include "engine/cpu/case_private.h"
 #include "engine/cpu/case_random.h"
+#include "engine/cpu/kv.h"
 #include "engine/quant.h"
 
 enum { SPARE_PAGES = 2, SPARE_ROWS = 3 };
@@ -38,10 +39,15 @@ static void *input_copy(struct kernel_case *c, enum buffer b, const void *src, i
     return p;
 }
 
+static void *output_bytes(struct kernel_case *c, int i, int64_t bytes)
+{
+    guarded_open(&c->out[i], (size_t)bytes, c->guard);
+    return c->out[i].data;
+}
+
 static void *output(struct kernel_case *c, int i, int64_t floats)
 {
-    guarded_open(&c->out[i], (size_t)floats * sizeof(float), c->guard);
-    return c->out[i].data;
+    return output_bytes(c, i, floats * (int64_t)sizeof(float));
 }
 
 /* ---- sequences ------------------------------------------------------------------------------ */
@@ -106,32 +112,32 @@ static void build_sequences(struct kernel_case *c, uint64_t seed)
 /* ---- inputs --------------------------------------------------------------------------------- */
 
 /* Signs by lot; the same few over and over, of a number that is no multiple of a row's length. */
-static void fill_garbage(struct random *r, float *pages, int64_t n)
+static void fill_garbage(struct random *r, bool bf16, void *pages, int64_t n)
 {
     float garbage[1021];
     const int64_t most = sizeof garbage / sizeof *garbage;
     for (int64_t i = 0; i < most; i++)
         garbage[i] = random_u64(r) & 1 ? 1e6f : -1e6f;
     for (int64_t i = 0; i < n; i += most)
-        memcpy(pages + i, garbage, (size_t)(n - i < most ? n - i : most) * sizeof *pages);
+        kv_write(bf16, garbage, n - i < most ? n - i : most, pages, i);
 }
 
 /* Everything garbage, then what the spans attend to as `fill` says. */
-static void fill_kv(struct kernel_case *c, struct random *r, enum fill fill, float *pages)
+static void fill_kv(struct kernel_case *c, struct random *r, enum fill fill, void *pages)
 {
     const struct model_shape *s = &c->model->shape;
     const struct span *span = c->in[BUF_SPAN].data;
     const int32_t *table = c->in[BUF_PAGE_TABLE].data;
     int64_t row = case_kv_row(c);
     float *token = xmalloc((size_t)row * sizeof *token);
-    fill_garbage(r, pages, case_kv_floats(c));
+    fill_garbage(r, s->kv_bf16, pages, case_kv_elements(c));
     for (int32_t i = 0; i < c->shape.sequences; i++) {
         for (int32_t p = 0; p < span[i].context; p++) {
             int64_t page = table[span[i].pages_at + p / KV_PAGE];
             random_rows(r, fill, token, 1, row);
             for (int32_t h = 0; h < s->kv_heads; h++)
-                memcpy(pages + ((page * s->kv_heads + h) * KV_PAGE + p % KV_PAGE) * s->head_dim,
-                       token + (int64_t)h * s->head_dim, (size_t)s->head_dim * sizeof *token);
+                kv_write(s->kv_bf16, token + (int64_t)h * s->head_dim, s->head_dim, pages,
+                         ((page * s->kv_heads + h) * KV_PAGE + p % KV_PAGE) * s->head_dim);
         }
     }
     free(token);
@@ -241,8 +247,8 @@ static void build_activations(struct kernel_case *c)
     if (r == REGION_EMBED || r == REGION_HEAD)
         input(c, BUF_IDS, c->m, sizeof(int32_t));
     if (r == REGION_ATTN) {
-        input(c, BUF_K, case_kv_floats(c), sizeof(float));
-        input(c, BUF_V, case_kv_floats(c), sizeof(float));
+        input(c, BUF_K, case_kv_bytes(c), 1);
+        input(c, BUF_V, case_kv_bytes(c), 1);
     }
 }
 
@@ -268,8 +274,8 @@ static void aim_attn_in(struct kernel_case *c)
     a->position = c->in[BUF_POSITION].data;
     a->kv_at = c->in[BUF_KV_AT].data;
     a->q = output(c, 0, (int64_t)c->m * a->wq.rows);
-    a->k_pages = output(c, 1, case_kv_floats(c));
-    a->v_pages = output(c, 2, case_kv_floats(c));
+    a->k_pages = output_bytes(c, 1, case_kv_bytes(c));
+    a->v_pages = output_bytes(c, 2, case_kv_bytes(c));
 }
 
 /* Points the args at the buffers and opens the outputs. */
@@ -382,8 +388,8 @@ struct kernel_case *case_captured(const struct model *model, const struct captur
             used += (cap->span[i].context + KV_PAGE - 1) / KV_PAGE;
         input_copy(c, BUF_SPAN, cap->span, cap->spans * (int64_t)sizeof *cap->span);
         input_copy(c, BUF_PAGE_TABLE, cap->page_table, used * f);
-        input_copy(c, BUF_K, cap->k_pages, case_kv_floats(c) * f);
-        input_copy(c, BUF_V, cap->v_pages, case_kv_floats(c) * f);
+        input_copy(c, BUF_K, cap->k_pages, case_kv_bytes(c));
+        input_copy(c, BUF_V, cap->v_pages, case_kv_bytes(c));
     }
     build_params(c, false, false, 0);
     aim(c);

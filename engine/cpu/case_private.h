@@ -41,15 +41,20 @@ struct kernel_case {
     uint64_t checksum[BUF_INPUTS]; /* when not guarded: what they held when they were sealed */
 };
 
-/* Floats of a token's k (or v), and of all pages of it. */
+/* Elements of a token's k (or v), and of all pages of it. */
 static inline int64_t case_kv_row(const struct kernel_case *c)
 {
     return (int64_t)c->model->shape.kv_heads * c->model->shape.head_dim;
 }
 
-static inline int64_t case_kv_floats(const struct kernel_case *c)
+static inline int64_t case_kv_elements(const struct kernel_case *c)
 {
     return (int64_t)c->pages * KV_PAGE * case_kv_row(c);
+}
+
+static inline int64_t case_kv_bytes(const struct kernel_case *c)
+{
+    return case_kv_elements(c) * kv_element_bytes(&c->model->shape);
 }
 
 #endif

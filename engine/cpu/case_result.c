@@ -13,6 +13,7 @@
 #include "config/err.h"
 #include "config/table.h"
 #include "engine/cpu/case_private.h"
+#include "engine/cpu/kv.h"
 
 static const char *const buffer_name[] = {
     "x",       "in",      "ids",      "position", "kv_at",    "span",     "page_table",
@@ -22,16 +23,15 @@ static const char *const buffer_name[] = {
 EVERY_ROW(buffer_name, BUF_INPUTS);
 
 /* Rows of k or v in token order, out of the pages that attn_in wrote. */
-static void gather_kv(const struct kernel_case *c, const float *pages, float *rows)
+static void gather_kv(const struct kernel_case *c, const void *pages, float *rows)
 {
     const struct model_shape *s = &c->model->shape;
     const int32_t *kv_at = c->in[BUF_KV_AT].data;
     for (int32_t i = 0; i < c->m; i++) {
         int64_t page = kv_at[i] / KV_PAGE, offset = kv_at[i] % KV_PAGE;
         for (int32_t h = 0; h < s->kv_heads; h++)
-            memcpy(rows + i * case_kv_row(c) + (int64_t)h * s->head_dim,
-                   pages + ((page * s->kv_heads + h) * KV_PAGE + offset) * s->head_dim,
-                   (size_t)s->head_dim * sizeof *rows);
+            kv_read(s->kv_bf16, pages, ((page * s->kv_heads + h) * KV_PAGE + offset) * s->head_dim,
+                    s->head_dim, rows + i * case_kv_row(c) + (int64_t)h * s->head_dim);
     }
 }
 
@@ -54,12 +54,12 @@ bool case_output(const struct kernel_case *c, int i, int32_t *rows, int32_t *col
 
 /* Without a branch for each word, so that it is a few vector operations: pages are most of what a
  * case of attn_in has. */
-static bool poisoned(const uint32_t *word, int32_t n)
+static bool poisoned(const uint8_t *byte, int32_t n)
 {
-    uint32_t all = 0xffffffff;
+    uint8_t all = 0xff;
     for (int32_t i = 0; i < n; i++)
-        all &= word[i];
-    return all == 0xffffffff;
+        all &= byte[i];
+    return all == 0xff;
 }
 
 /* True if a cache position that is not one of the step's own lost its poison. */
@@ -67,14 +67,15 @@ static bool kv_strayed(const struct kernel_case *c, const struct guarded *out)
 {
     const struct model_shape *s = &c->model->shape;
     const int32_t *kv_at = c->in[BUF_KV_AT].data;
-    const uint32_t *row = out->data;
+    const uint8_t *row = out->data;
+    int32_t bytes = s->head_dim * kv_element_bytes(s);
     bool *own = xcalloc((size_t)c->pages * KV_PAGE, sizeof *own), strayed = false;
     for (int32_t i = 0; i < c->m; i++)
         own[kv_at[i]] = true;
     for (int64_t i = 0; i < (int64_t)c->pages * s->kv_heads * KV_PAGE && !strayed; i++) {
         int64_t page = i / KV_PAGE / s->kv_heads;
-        strayed = !own[page * KV_PAGE + i % KV_PAGE] && !poisoned(row, s->head_dim);
-        row += s->head_dim;
+        strayed = !own[page * KV_PAGE + i % KV_PAGE] && !poisoned(row, bytes);
+        row += bytes;
     }
     free(own);
     return strayed;

@@ -17,12 +17,13 @@
 #include "kernels/isa.h"
 
 /* What one build of the sources offers. */
-#define BUILD(isa)                                            \
-    extern const struct cpu_kernel eager_##isa[REGION_LOCAL]; \
-    extern const struct eager_probe probe_##isa;              \
-    static const struct build build_##isa = {eager_##isa, &probe_##isa};
+#define BUILD(isa)                                             \
+    extern const struct cpu_kernel eager_##isa[REGION_LOCAL];  \
+    extern const struct cpu_kernel halves_##isa[REGION_LOCAL]; \
+    extern const struct eager_probe probe_##isa;               \
+    static const struct build build_##isa = {{eager_##isa, halves_##isa}, &probe_##isa};
 struct build {
-    const struct cpu_kernel *kernel;
+    const struct cpu_kernel *kernel[2]; /* keys and values in floats, and in bf16 */
     const struct eager_probe *probe;
 };
 BUILD(base)
@@ -98,8 +99,13 @@ void *eager_arena(enum eager_part part, int64_t bytes)
 
 const struct cpu_kernel *eager_cpu(enum region r)
 {
+    return eager_cpu_of(r, false);
+}
+
+const struct cpu_kernel *eager_cpu_of(enum region r, bool kv_bf16)
+{
     pthread_once(&once, set_up);
-    return &build->kernel[r];
+    return &build->kernel[kv_bf16][r];
 }
 
 const struct eager_probe *eager_probe(void)

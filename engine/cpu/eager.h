@@ -17,6 +17,8 @@ enum { EAGER_NARROW = 16 };
 
 /* The eager kernel of a region, fused or not; static storage. */
 const struct cpu_kernel *eager_cpu(enum region r);
+/* The same for keys and values in bf16, if `kv_bf16` is set: other kernels of attn_in and attn. */
+const struct cpu_kernel *eager_cpu_of(enum region r, bool kv_bf16);
 
 /* Loops that load one core to its limit, in the instruction set of the eager kernels. */
 struct eager_probe {

@@ -22,6 +22,7 @@ enum { BLOCKED_FROM = 8 };
 /* Working memory of one block: the heads of a group share gathered keys and values. */
 struct block {
     float *k, *v;     /* [KEYS, head_dim]; k for eager_product.c: [KEYS / 16, head_dim, 16] */
+    float *room;      /* [KV_PAGE, head_dim] */
     float *p;         /* [TILE, STRIDE] */
     float *top, *sum; /* [group, QUERIES] */
     float *o;         /* [group, QUERIES, head_dim] */
@@ -30,10 +31,11 @@ struct block {
 static struct block block_open(const struct attn_args *a)
 {
     int64_t hd = a->head_dim, group = a->heads / a->kv_heads;
-    int64_t floats = 2 * KEYS * hd + TILE * STRIDE + group * QUERIES * (2 + hd);
+    int64_t floats = (2 * KEYS + KV_PAGE) * hd + TILE * STRIDE + group * QUERIES * (2 + hd);
     struct block b = {.k = eager_arena(EAGER_INNER, floats * (int64_t)sizeof(float))};
     b.v = b.k + KEYS * hd;
-    b.p = b.v + KEYS * hd;
+    b.room = b.v + KEYS * hd;
+    b.p = b.room + KV_PAGE * hd;
     b.top = b.p + TILE * STRIDE;
     b.sum = b.top + group * QUERIES;
     b.o = b.sum + group * QUERIES;
@@ -116,15 +118,19 @@ static void product_values(const struct block *b, int32_t hd, int32_t rows, int3
 
 #endif
 
-static void gather(const struct attn_args *a, const struct span *s, int32_t kvh, int32_t first,
+static void gather(const struct keys_values *kv, const struct span *s, int32_t kvh, int32_t first,
                    int32_t n, const struct block *b)
 {
+    const struct attn_args *a = kv->a;
     for (int32_t j = 0; j < n; j += KV_PAGE) {
         int32_t rows = n - j < KV_PAGE ? n - j : KV_PAGE;
         size_t bytes = (size_t)rows * (size_t)a->head_dim * sizeof(float);
         int64_t page = (first + j) / KV_PAGE, at = (int64_t)j * a->head_dim;
-        keys_of_page(page_rows(a, a->k_pages, s, page, kvh), a->head_dim, rows, b->k + at);
-        memcpy(b->v + at, page_rows(a, a->v_pages, s, page, kvh), bytes);
+        keys_of_page(page_floats(kv, a->k_pages, s, page, kvh, KV_PAGE, b->room), a->head_dim, rows,
+                     b->k + at);
+        const float *v = page_floats(kv, a->v_pages, s, page, kvh, rows, b->v + at);
+        if (v != b->v + at)
+            memcpy(b->v + at, v, bytes);
     }
 }
 
@@ -173,14 +179,16 @@ static void block_tile(const struct attn_args *a, const struct span *s, const st
     product_values(b, hd, rows, keys, o);
 }
 
-static void attend_block(const struct attn_args *a, const struct span *s, int32_t t0, int32_t kvh)
+static void attend_block(const struct keys_values *kv, const struct span *s, int32_t t0,
+                         int32_t kvh)
 {
+    const struct attn_args *a = kv->a;
     int32_t rows = s->count - t0 < QUERIES ? s->count - t0 : QUERIES;
     int32_t n = s->context - s->count + t0 + rows, group = a->heads / a->kv_heads;
     struct block b = block_open(a);
     for (int32_t first = 0; first < n; first += KEYS) {
         int32_t keys = n - first < KEYS ? n - first : KEYS;
-        gather(a, s, kvh, first, keys, &b);
+        gather(kv, s, kvh, first, keys, &b);
         for (int32_t g = 0; g < group; g++)
             for (int32_t i = 0; i < rows; i += TILE)
                 block_tile(a, s, &b, t0, i, rows - i < TILE ? rows - i : TILE, first, keys,
@@ -215,8 +223,9 @@ static bool is_mine(struct turns *t, int32_t item)
     return t->mine == item;
 }
 
-static void attn_wide(const struct attn_args *a, const struct team *team)
+static void attn_wide(const struct keys_values *kv, const struct team *team)
 {
+    const struct attn_args *a = kv->a;
     struct turns turns = {team, -1};
     int32_t item = 0, group = a->heads / a->kv_heads;
     for (int32_t i = 0; i < a->spans; i++) {
@@ -227,19 +236,30 @@ static void attn_wide(const struct attn_args *a, const struct team *team)
                 if (!is_mine(&turns, item))
                     continue;
                 if (blocked)
-                    attend_block(a, s, t, h);
+                    attend_block(kv, s, t, h);
                 else
-                    EAGER(attend)(a, s, t, 1, h * group, (h + 1) * group);
+                    EAGER(attend)(kv, s, t, 1, h * group, (h + 1) * group);
             }
         }
     }
 }
 
+static void attn(const struct keys_values *kv, const struct team *team)
+{
+    if (kv->a->m <= EAGER_NARROW)
+        EAGER(attn_narrow)(kv, team);
+    else
+        attn_wide(kv, team);
+}
+
 void EAGER(attn)(const void *args, const struct team *team)
 {
-    const struct attn_args *a = args;
-    if (a->m <= EAGER_NARROW)
-        EAGER(attn_narrow)(a, team);
-    else
-        attn_wide(a, team);
+    const struct keys_values kv = {args, false};
+    attn(&kv, team);
+}
+
+void EAGER(attn_halves)(const void *args, const struct team *team)
+{
+    const struct keys_values kv = {args, true};
+    attn(&kv, team);
 }

@@ -5,7 +5,8 @@
  * values in rising position. A long context comes out of memory, so keys and values are read once,
  * in the order in which they lie there, for all heads and tokens that a rank has: a page's rows of
  * a kv head meet all that look at them while they are in the first-level cache
- * (docs/lab/2026-11-30-cpu-long-contexts.md). Ranks take heads.
+ * (docs/lab/2026-11-30-cpu-long-contexts.md). Those in bf16 become floats there first, once for
+ * all, so that what is computed of them is the same code. Ranks take heads.
  */
 #include "engine/cpu/eager_attn.h"
 
@@ -14,10 +15,12 @@
  * after the other, and each page's rows of a kv head meet all that look at them. */
 struct work {
     const struct attn_args *a;
+    const struct keys_values *kv;
     const struct span *s;
     int32_t t0, tokens, h0, h1; /* tokens of the span; heads [h0, h1) */
     float *p;                   /* [tokens, h1 - h0, ldp]: scores, then weights */
     int64_t ldp;
+    float *room; /* for a page's rows of a kv head */
 };
 
 /* Positions that token t looks at. */
@@ -45,17 +48,17 @@ static int32_t heads_of(const struct work *w, int32_t kvh, int32_t *first)
     return (end < w->h1 ? end : w->h1) - *first;
 }
 
-/* Rows of a kv head in a page are read while those that come AHEAD floats later are asked for: into
+/* Rows of a kv head in a page are read while those that come AHEAD bytes later are asked for: into
  * the second-level cache, as the first has buffers for fewer lines under way
  * (docs/lab/2026-11-30-cpu-eager-memory.md), and evenly, since what is asked for at once is waited
  * for. */
-enum { AHEAD = 2048 };
+enum { AHEAD = 8192, LINE = 64 };
 struct stream {
     const struct work *w;
     int32_t page, pages, kvh, kvh0, kvh1; /* what is asked for next; [kvh0, kvh1) are read */
     bool values;
-    const float *at, *end; /* what is asked for now, */
-    int64_t each;          /* so many floats a call */
+    const char *at, *end; /* what is asked for now, */
+    int64_t each;         /* so many bytes a call */
 };
 
 static void stream_step(struct stream *n)
@@ -75,7 +78,7 @@ static struct stream stream_open(const struct work *w)
     struct stream n = {.w = w, .kvh0 = w->h0 / group, .kvh1 = (w->h1 + group - 1) / group};
     n.pages = (seen(w, w->tokens - 1) + KV_PAGE - 1) / KV_PAGE;
     n.kvh = n.kvh0;
-    for (int32_t floats = 0; floats < AHEAD; floats += KV_PAGE * w->a->head_dim)
+    for (int64_t bytes = 0; bytes < AHEAD; bytes += page_row_bytes(w->kv))
         stream_step(&n);
     return n;
 }
@@ -84,17 +87,17 @@ static struct stream stream_open(const struct work *w)
 static void share(struct stream *n, int32_t calls)
 {
     const struct attn_args *a = n->w->a;
-    int64_t floats = (int64_t)KV_PAGE * a->head_dim;
-    n->at = page_rows(a, n->values ? a->v_pages : a->k_pages, n->w->s, n->page, n->kvh);
-    n->end = n->at + floats;
-    n->each = (floats / LANES + calls - 1) / calls * LANES;
+    int64_t bytes = page_row_bytes(n->w->kv);
+    n->at = page_rows(n->w->kv, n->values ? a->v_pages : a->k_pages, n->w->s, n->page, n->kvh);
+    n->end = n->at + bytes;
+    n->each = (bytes / LINE + calls - 1) / calls * LINE;
     stream_step(n);
 }
 
 static inline void ask(struct stream *n)
 {
-    const float *to = n->at + n->each;
-    for (; n->at < to && n->at < n->end; n->at += LANES)
+    const char *to = n->at + n->each;
+    for (; n->at < to && n->at < n->end; n->at += LINE)
         __builtin_prefetch(n->at, 0, 2);
 }
 
@@ -160,7 +163,7 @@ static void scores(const struct work *w, struct stream *next)
     int32_t sets = (a->head_dim + LANES - 1) / LANES * (KV_PAGE / 4), first;
     for (int32_t page = 0; page < next->pages; page++) {
         for (int32_t kvh = next->kvh0; kvh < next->kvh1; kvh++) {
-            const float *k = page_rows(a, a->k_pages, w->s, page, kvh);
+            const float *k = page_floats(w->kv, a->k_pages, w->s, page, kvh, KV_PAGE, w->room);
             int32_t count = heads_of(w, kvh, &first);
             share(next, sets * count * w->tokens);
             for (int32_t t = 0; t < w->tokens; t++)
@@ -246,7 +249,7 @@ static void values(const struct work *w, struct stream *next)
     int32_t hd = a->head_dim, blocks = (hd + SETS * LANES - 1) / (SETS * LANES), first;
     for (int32_t page = 0; page < next->pages; page++) {
         for (int32_t kvh = next->kvh0; kvh < next->kvh1; kvh++) {
-            const float *v = page_rows(a, a->v_pages, w->s, page, kvh);
+            const float *v = page_floats(w->kv, a->v_pages, w->s, page, kvh, KV_PAGE, w->room);
             int32_t count = heads_of(w, kvh, &first), end = first + count;
             share(next, KV_PAGE * blocks * ((count + HEADS - 1) / HEADS) * w->tokens);
             for (int32_t t = 0; t < w->tokens; t++) {
@@ -260,13 +263,15 @@ static void values(const struct work *w, struct stream *next)
 }
 
 /* Tokens [t0, t0 + tokens) of a span, heads [h0, h1). */
-void EAGER(attend)(const struct attn_args *a, const struct span *s, int32_t t0, int32_t tokens,
+void EAGER(attend)(const struct keys_values *kv, const struct span *s, int32_t t0, int32_t tokens,
                    int32_t h0, int32_t h1)
 {
+    const struct attn_args *a = kv->a;
     int64_t ldp = (s->context - s->count + t0 + tokens + KV_PAGE - 1) / KV_PAGE * KV_PAGE;
     int64_t rows = (int64_t)tokens * (h1 - h0), hd = a->head_dim;
-    float *sum = eager_arena(EAGER_INNER, rows * (1 + ldp) * (int64_t)sizeof *sum);
-    struct work w = {a, s, t0, tokens, h0, h1, sum + rows, ldp};
+    int64_t floats = rows * (1 + ldp), room = kv->halves ? KV_PAGE * hd : 0;
+    float *sum = eager_arena(EAGER_INNER, (floats + room) * (int64_t)sizeof *sum);
+    struct work w = {a, kv, s, t0, tokens, h0, h1, sum + rows, ldp, sum + floats};
     struct stream next = stream_open(&w);
     scores(&w, &next);
     for (int32_t t = 0; t < tokens; t++) {
@@ -306,9 +311,10 @@ static void rank_heads(const struct attn_args *a, int32_t token, int32_t from, i
 }
 
 /* Tokens of a span go together as far as their scores fit the second-level cache. */
-void EAGER(attn_narrow)(const struct attn_args *a, const struct team *team)
+void EAGER(attn_narrow)(const struct keys_values *kv, const struct team *team)
 {
     enum { FLOATS = 1 << 17 };
+    const struct attn_args *a = kv->a;
     int32_t from, to, token = 0, h0, h1, next0, next1;
     eager_share(team, a->m * a->heads, 1, &from, &to);
     for (int32_t i = 0; i < a->spans; i++) {
@@ -322,7 +328,7 @@ void EAGER(attn_narrow)(const struct attn_args *a, const struct team *team)
                     break;
             }
             if (h0 < h1)
-                EAGER(attend)(a, s, t, tokens, h0, h1);
+                EAGER(attend)(kv, s, t, tokens, h0, h1);
         }
     }
 }

@@ -99,9 +99,12 @@ struct eager_pieces {
 struct eager_pieces EAGER(pieces)(const struct team *t, int32_t m, int32_t n, int count);
 bool EAGER(piece)(struct eager_pieces *p);
 
+/* Attention over keys and values in floats, and in bf16. */
 void EAGER(attn)(const void *args, const struct team *team);
+void EAGER(attn_halves)(const void *args, const struct team *team);
 
 extern const struct cpu_kernel EAGER(eager)[REGION_LOCAL];
+extern const struct cpu_kernel EAGER(halves)[REGION_LOCAL]; /* keys and values in bf16 */
 extern const struct eager_probe EAGER(probe);
 
 #endif

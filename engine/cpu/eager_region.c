@@ -3,10 +3,13 @@
  *
  * Every rank takes pieces of the output rows (weight rows) of all tokens; only attn_in and wide
  * attention need a barrier. What ranks share is in the outputs themselves: k and v are projected
- * straight into their cache positions and turned there, so no kernel asks for team scratch.
+ * straight into their cache positions and turned there, so no kernel asks for team scratch. Where
+ * the cache has bf16, which is too little to turn, a rank has whole heads of k and turns them
+ * before it rounds them.
  */
 #include "engine/cpu/eager_impl.h"
 #include "engine/cpu/vec.h"
+#include "engine/quant.h"
 
 #if defined(__AVX512F__)
 enum { TAKEN = 1 };
@@ -124,6 +127,73 @@ static void rope(const struct attn_in_args *a, float *x, const float *gain, int3
     }
 }
 
+/* n floats, and a bias, to where the cache has their bf16. */
+static void round_to(uint16_t *to, const float *from, const float *bias, int32_t n)
+{
+    for (int32_t e = 0; e < n; e++)
+        to[e] = f32_to_bf16(bias ? from[e] + bias[e] : from[e]);
+}
+
+/* The cache's elements of kv head `kvh` for token i. */
+static uint16_t *half_at(const struct attn_in_args *a, void *pages, int32_t i, int32_t kvh)
+{
+    int64_t page = a->kv_at[i] / KV_PAGE, offset = a->kv_at[i] % KV_PAGE;
+    return (uint16_t *)pages + ((page * a->kv_heads + kvh) * KV_PAGE + offset) * a->head_dim;
+}
+
+/* v: rows [n0, n0 + n) of a piece, [m, n] in `tmp`. */
+static void round_values(const struct attn_in_args *a, const float *tmp, int32_t n0, int32_t n)
+{
+    for (int32_t i = 0; i < a->m; i++) {
+        for (int32_t j = 0, run; j < n; j += run) {
+            int32_t at = n0 + j, d = at % a->head_dim;
+            run = a->head_dim - d < n - j ? a->head_dim - d : n - j;
+            round_to(half_at(a, a->v_pages, i, at / a->head_dim) + d, tmp + (int64_t)i * n + j,
+                     a->bv ? a->bv + at : NULL, run);
+        }
+    }
+}
+
+/* k: the whole of a head, [m, head_dim] in `tmp`. */
+static void round_key(const struct attn_in_args *a, float *tmp, int32_t kvh)
+{
+    for (int32_t i = 0; i < a->m; i++) {
+        float *x = tmp + (int64_t)i * a->head_dim;
+        for (int32_t d = 0; a->bk && d < a->head_dim; d++)
+            x[d] += a->bk[(int64_t)kvh * a->head_dim + d];
+        rope(a, x, a->k_norm, a->position[i]);
+        round_to(half_at(a, a->k_pages, i, kvh), x, NULL, a->head_dim);
+    }
+}
+
+/* attn_in where the cache has bf16. `tmp` is for m * EAGER_PANEL floats, and a head of k may be
+ * wider. */
+static void attn_in_halves(const void *args, const struct team *team)
+{
+    const struct attn_in_args *a = args;
+    int32_t hd = a->head_dim, wide = hd > EAGER_PANEL ? hd : EAGER_PANEL, from, to;
+    struct eager_input in = {.x = a->x, .m = a->m, .k = a->wq.cols, .gain = a->norm, .eps = a->eps};
+    float *tmp = EAGER(input)(&in, NULL, (int64_t)a->m * wide * (int64_t)sizeof *tmp);
+    project(a, &in, tmp, &a->wq, a->bq, 0, EAGER(pieces)(team, a->m, a->wq.rows, 0));
+    eager_share(team, a->kv_heads, 1, &from, &to);
+    for (int32_t h = from; h < to; h++) {
+        for (int32_t n = 0; n < hd; n += EAGER_PANEL) /* as many rows as a product has at most */
+            EAGER(linear)
+        (&a->wk, &in, h * hd + n, h * hd + (hd - n < EAGER_PANEL ? hd : n + EAGER_PANEL), tmp + n,
+         hd);
+        round_key(a, tmp, h);
+    }
+    struct eager_pieces p = EAGER(pieces)(team, a->m, a->wv.rows, 2);
+    while (EAGER(piece)(&p)) {
+        EAGER(linear)(&a->wv, &in, p.from, p.to, tmp, p.to - p.from);
+        round_values(a, tmp, p.from, p.to - p.from);
+    }
+    team->barrier(team); /* a head of q may have been projected by two ranks */
+    eager_share(team, a->m * a->heads, 1, &from, &to);
+    for (int32_t i = from; i < to; i++)
+        rope(a, head_at(a, i / a->heads, i % a->heads), a->q_norm, a->position[i / a->heads]);
+}
+
 static void attn_in(const void *args, const struct team *team)
 {
     const struct attn_in_args *a = args;
@@ -237,4 +307,14 @@ const struct cpu_kernel EAGER(eager)[REGION_LOCAL] = {
     KERNEL(REGION_EMBED, embed),  KERNEL(REGION_ATTN_IN, attn_in), KERNEL(REGION_ATTN, EAGER(attn)),
     KERNEL(REGION_ATTN_OUT, out), KERNEL(REGION_MLP_IN, mlp_in),   KERNEL(REGION_MLP_OUT, out),
     KERNEL(REGION_HEAD, head),    KERNEL(REGION_MLP, mlp),
+};
+const struct cpu_kernel EAGER(halves)[REGION_LOCAL] = {
+    KERNEL(REGION_EMBED, embed),
+    KERNEL(REGION_ATTN_IN, attn_in_halves),
+    KERNEL(REGION_ATTN, EAGER(attn_halves)),
+    KERNEL(REGION_ATTN_OUT, out),
+    KERNEL(REGION_MLP_IN, mlp_in),
+    KERNEL(REGION_MLP_OUT, out),
+    KERNEL(REGION_HEAD, head),
+    KERNEL(REGION_MLP, mlp),
 };

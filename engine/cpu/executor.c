@@ -150,6 +150,7 @@ bool executor_alone(const struct executor *x)
 static int tell(const struct executor *x, const struct executor_options *o, int socket, int area)
 {
     struct executor_setup s = {.bytes = (int32_t)sizeof s,
+                               .kv_bf16 = x->shape.kv_bf16,
                                .region = (int32_t)o->region,
                                .layer = o->formats ? o->formats->layer[0] : -1,
                                .team = o->team,

@@ -48,7 +48,7 @@ struct area area_of(const struct model_shape *s, enum region r, int32_t max_toke
     const int64_t f = sizeof(float), m = max_tokens, half = s->head_dim / 2;
     int64_t at = whole_pages(sizeof(struct executor_control));
     int64_t kv_rows = r == REGION_ATTN_IN ? (m + KV_PAGE - 1) / KV_PAGE * KV_PAGE : 0;
-    int64_t kv_bytes = kv_rows * s->kv_heads * s->head_dim * f;
+    int64_t kv_bytes = kv_rows * s->kv_heads * s->head_dim * kv_element_bytes(s);
     a.out = take(&at, m * out_cols(s, r) * f);
     a.k = take(&at, kv_bytes);
     a.v = take(&at, kv_bytes);

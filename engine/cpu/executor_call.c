@@ -37,7 +37,8 @@ struct copies {
     int64_t bytes;
     struct copy copy[COPIES_MAX];
     const struct attn_in_args *kv; /* or NULL */
-    const float *own[2];
+    const char *own[2];
+    int32_t element; /* bytes of one of k and v */
 };
 
 static void add(struct copies *c, void *to, const void *from, int64_t rows, int64_t floats,
@@ -51,14 +52,15 @@ static void add(struct copies *c, void *to, const void *from, int64_t rows, int6
 static void copy_kv(const struct copies *c, int32_t from, int32_t to)
 {
     const struct attn_in_args *a = c->kv;
-    float *pages[2] = {a->k_pages, a->v_pages};
+    char *pages[2] = {a->k_pages, a->v_pages};
     for (int32_t i = from; i < to; i++)
         for (int64_t h = 0; h < a->kv_heads; h++) {
             int64_t here = ((i / KV_PAGE * a->kv_heads + h) * KV_PAGE + i % KV_PAGE) * a->head_dim;
             int64_t page = a->kv_at[i] / KV_PAGE, offset = a->kv_at[i] % KV_PAGE;
             int64_t there = ((page * a->kv_heads + h) * KV_PAGE + offset) * a->head_dim;
             for (int v = 0; v < 2; v++)
-                memcpy(pages[v] + there, c->own[v] + here, (size_t)a->head_dim * sizeof(float));
+                memcpy(pages[v] + there * c->element, c->own[v] + here * c->element,
+                       (size_t)(a->head_dim * c->element));
         }
 }
 
@@ -170,9 +172,10 @@ static void take(const struct executor *x, const union region_args *args, struct
     case REGION_ATTN_IN:
         add(out, args->attn_in.q, own, m, (int64_t)s->heads * s->head_dim, NULL);
         out->kv = &args->attn_in;
-        out->own[0] = (const float *)(const void *)in_area(x, x->area.k);
-        out->own[1] = (const float *)(const void *)in_area(x, x->area.v);
-        out->bytes += 2 * m * s->kv_heads * s->head_dim * (int64_t)sizeof(float);
+        out->own[0] = in_area(x, x->area.k);
+        out->own[1] = in_area(x, x->area.v);
+        out->element = kv_element_bytes(s);
+        out->bytes += 2 * m * s->kv_heads * s->head_dim * out->element;
         break;
     case REGION_ATTN:
         add(out, args->attn.a, own, m, (int64_t)s->heads * s->head_dim, NULL);

@@ -305,6 +305,7 @@ static void prepare(struct worker *w)
     w->model = model_open(s->model, false, NULL, NULL, &err);
     if (!w->model)
         refuse(err.msg);
+    w->model->shape.kv_bf16 = s->kv_bf16;
     w->area = area_of(&w->model->shape, (enum region)s->region, s->max_tokens, s->positions);
     if (s->layer >= w->model->shape.layers)
         refuse("is for a layer that the model has not");

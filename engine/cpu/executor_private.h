@@ -27,6 +27,7 @@ struct executor_setup {
     int32_t team, max_tokens, positions;
     int32_t pages; /* descriptors of pages that follow the area's */
     bool settle, spread;
+    bool kv_bf16; /* model_shape.kv_bf16 of the server */
     int64_t area_bytes, area_inputs;
     int64_t pack_bytes, page_bytes[EXECUTOR_PAGES];
     char model[4096], object[4096];

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "config/err.h"
+#include "engine/cpu/kv.h"
 #include "engine/quant.h"
 #include "engine/wider.h"
 
@@ -154,13 +155,24 @@ static int64_t kv_offset(const struct attn_args *a, const struct span *s, int32_
     return ((page * a->kv_heads + kvh) * KV_PAGE + j % KV_PAGE) * a->head_dim;
 }
 
-FOR_WIDER_CORES static void attend(const struct attn_args *a, const struct span *s, const float *q,
-                                   int32_t kvh, int32_t n, double *p, double *out)
+/* head_dim floats from element `at` of pages on: where they are, or widened into `room`. */
+static const float *row_at(const struct attn_args *a, bool bf16, const void *pages, int64_t at,
+                           float *room)
 {
-    const float *k = a->k_pages, *v = a->v_pages;
+    if (!bf16)
+        return (const float *)pages + at;
+    kv_read(true, pages, at, a->head_dim, room);
+    return room;
+}
+
+/* `p` has room for n weights, `room` for a row. */
+FOR_WIDER_CORES static void attend(const struct attn_args *a, bool bf16, const struct span *s,
+                                   const float *q, int32_t kvh, int32_t n, double *p, float *room,
+                                   double *out)
+{
     double top = -HUGE_VAL, sum = 0;
     for (int32_t j = 0; j < n; j++) {
-        const float *key = k + kv_offset(a, s, j, kvh);
+        const float *key = row_at(a, bf16, a->k_pages, kv_offset(a, s, j, kvh), room);
         double dot = 0;
         for (int32_t d = 0; d < a->head_dim; d++)
             dot += (double)q[d] * (double)key[d];
@@ -170,16 +182,17 @@ FOR_WIDER_CORES static void attend(const struct attn_args *a, const struct span 
     for (int32_t j = 0; j < n; j++)
         sum += p[j] = exp(p[j] - top);
     for (int32_t j = 0; j < n; j++) {
-        const float *value = v + kv_offset(a, s, j, kvh);
+        const float *value = row_at(a, bf16, a->v_pages, kv_offset(a, s, j, kvh), room);
         const double share = p[j] / sum; /* divided once: `out` might be `p` to a compiler */
         for (int32_t d = 0; d < a->head_dim; d++)
             out[d] += share * (double)value[d];
     }
 }
 
-static void run_attn(const struct attn_args *a, struct oracle_out *out)
+static void run_attn(const struct attn_args *a, bool bf16, struct oracle_out *out)
 {
     int32_t width = a->heads * a->head_dim;
+    float *room = xmalloc((size_t)a->head_dim * sizeof *room);
     double *y = rows_new(out, 0, a->m, width);
     for (int32_t i = 0; i < a->spans; i++) {
         const struct span *s = &a->span[i];
@@ -188,11 +201,12 @@ static void run_attn(const struct attn_args *a, struct oracle_out *out)
             int64_t row = (int64_t)(s->first + t) * width;
             int32_t n = s->context - s->count + t + 1; /* causal: itself and what came before */
             for (int32_t h = 0; h < a->heads; h++)
-                attend(a, s, a->q + row + h * a->head_dim, h / (a->heads / a->kv_heads), n, p,
-                       y + row + h * a->head_dim);
+                attend(a, bf16, s, a->q + row + h * a->head_dim, h / (a->heads / a->kv_heads), n, p,
+                       room, y + row + h * a->head_dim);
         }
         free(p);
     }
+    free(room);
 }
 
 static void run_out(const struct out_args *a, struct oracle_out *out)
@@ -254,6 +268,11 @@ static void run_head(const struct head_args *a, struct oracle_out *out)
 
 void oracle_run(enum region r, const void *args, struct oracle_out *out)
 {
+    oracle_run_kv(r, false, args, out);
+}
+
+void oracle_run_kv(enum region r, bool bf16, const void *args, struct oracle_out *out)
+{
     memset(out, 0, sizeof *out);
     out->outputs = r == REGION_ATTN_IN ? 3 : 1;
     switch (r) {
@@ -264,7 +283,7 @@ void oracle_run(enum region r, const void *args, struct oracle_out *out)
         run_attn_in(args, out);
         break;
     case REGION_ATTN:
-        run_attn(args, out);
+        run_attn(args, bf16, out);
         break;
     case REGION_ATTN_OUT:
     case REGION_MLP_OUT:

@@ -73,14 +73,15 @@ int hook_fetch(struct backend *b, struct capture *c, struct err *e)
     const struct model_shape *s = &b->model->shape;
     size_t n = (size_t)b->spare.gathered * (size_t)s->kv_heads * KV_PAGE * (size_t)s->head_dim;
     uint16_t *half = xmalloc(n * sizeof *half);
-    float **to[2] = {&c->k_pages, &c->v_pages};
+    void **to[2] = {&c->k_pages, &c->v_pages};
     cudaError_t code = cudaSuccess;
     for (int v = 0; v < 2 && !code; v++) {
         code = cudaMemcpyAsync(half, v ? b->spare.v : b->spare.k, n * sizeof *half,
                                cudaMemcpyDeviceToHost, b->loader);
         if (!code)
             code = cudaStreamSynchronize(b->loader);
-        float *f = *to[v] = xmalloc(n * sizeof *f);
+        float *f = xmalloc(n * sizeof *f);
+        *to[v] = f;
         for (size_t i = 0; i < n && !code; i++)
             f[i] = bf16_to_f32(half[i]);
     }

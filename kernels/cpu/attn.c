@@ -2,9 +2,10 @@
 /* attn.c - attn for sequences of few tokens: a = softmax(q k^T * scale, causal) v, grouped-query.
  *
  * q, a [M, HEADS, HEAD_DIM]; keys and values in pages of [KV_HEADS, 16, HEAD_DIM]. Bytes moved: the
- * context's keys and values, 2 * 4 * HEAD_DIM a position and kv head: the larger part of a decode
- * step once contexts grow, so heads that share a kv head should share its loads (SHARE=1), and all
- * of it should be read in the order in which it lies in memory (SHARE=2, lib/page_order.h).
+ * context's keys and values, 2 * HEAD_DIM elements (lib/kv.h) a position and kv head: the larger
+ * part of a decode step once contexts grow, so heads that share a kv head should share its loads
+ * (SHARE=1), and all of it should be read in the order in which it lies in memory (SHARE=2,
+ * lib/page_order.h).
  *
  * A work item is (token; head, kv head or neighbouring kv heads; part of the context). Its scores
  * come a page of 16 keys at a time, are kept for CHUNK positions, and become exponentials against
@@ -49,9 +50,9 @@ struct item {
     int page0, page1, end;
 };
 
-INLINE void prefetch_page(const float *rows)
+INLINE void prefetch_page(const kv_element *rows)
 {
-    for (int i = 0; i < 16 * HEAD_DIM; i += 16)
+    for (int i = 0; i < 16 * HEAD_DIM; i += KV_LINE)
         __builtin_prefetch(rows + i, 0, PAGES_INTO);
 }
 
@@ -102,7 +103,7 @@ INLINE void values(const struct attn_args *a, const struct item *it, const int h
             acc[h][d] = vf_load(out + h * HEAD_DIM + 16 * d);
     }
     for (int p = from; p < to; p++) {
-        const float *v = page_rows(a, a->v_pages, it->span, p, it->kv_head);
+        const kv_element *v = page_rows(a, a->v_pages, it->span, p, it->kv_head);
         const int left = it->end - (p - it->page0) * 16, n = left < 16 ? left : 16;
         if (PREFETCH && p + PREFETCH < to)
             prefetch_page(page_rows(a, a->v_pages, it->span, p + PREFETCH, it->kv_head));
@@ -112,7 +113,7 @@ INLINE void values(const struct attn_args *a, const struct item *it, const int h
                 vf one = vf_set(e[h * CHUNK + (p - from) * 16 + j]);
                 UNROLLED
                 for (int d = 0; d < DIMS; d++)
-                    acc[h][d] = vf_fma(one, vf_load(v + j * HEAD_DIM + 16 * d), acc[h][d]);
+                    acc[h][d] = vf_fma(one, kv_load(v + j * HEAD_DIM + 16 * d), acc[h][d]);
             }
         }
     }

@@ -77,10 +77,11 @@ INLINE void load_rows(const struct attn_args *a, const struct block *b, struct w
 INLINE void scores(const struct attn_args *a, const struct block *b, int page, int pages,
                    struct work *w)
 {
+    float room[KV_PAGE * HEAD_DIM] __attribute__((aligned(64)));
     for (int p = 0; p < pages; p++) {
-        const float *k = page_rows(a, a->k_pages, b->span, page + p, b->kv_head);
+        const float *k = page_floats(page_rows(a, a->k_pages, b->span, page + p, b->kv_head), room);
         for (int r = 0; r < b->count * GROUP; r++)
-            vf_store(w->score + r * KEYS + p * 16, page_scores(w->q + r * HEAD_DIM, k));
+            vf_store(w->score + r * KEYS + p * 16, page_dots(w->q + r * HEAD_DIM, k, 1));
     }
 }
 
@@ -115,9 +116,10 @@ INLINE void soften(struct work *w, int r, float scale, int pages, int visible)
 INLINE void values(const struct attn_args *a, const struct block *b, int page, int keys,
                    struct work *w)
 {
+    float room[KV_PAGE * HEAD_DIM] __attribute__((aligned(64)));
     for (int p = 0; p * 16 < keys; p++) {
         const int n = keys - p * 16 < 16 ? keys - p * 16 : 16;
-        const float *v = page_rows(a, a->v_pages, b->span, page + p, b->kv_head);
+        const float *v = page_floats(page_rows(a, a->v_pages, b->span, page + p, b->kv_head), room);
         for (int r = 0; r < b->rows; r += TOKENS)
             for (int d = 0; d < DIMS; d += COLS)
                 tile_floats(TOKENS, COLS, n, w->score + r * KEYS + p * 16, KEYS, v + 16 * d, 16,
@@ -168,14 +170,16 @@ INLINE int is_turned(const struct attn_args *a, const struct block *b)
 INLINE void step_turned(const struct attn_args *a, const struct block *b, int start, int at,
                         int keys, struct work *w)
 {
+    float room[KV_PAGE * HEAD_DIM] __attribute__((aligned(64)));
     for (int p = 0; p * 16 < keys; p++) {
-        const float *k = page_rows(a, a->k_pages, b->span, at / 16 + p, b->kv_head);
-        const float *v = page_rows(a, a->v_pages, b->span, at / 16 + p, b->kv_head);
+        const float *k =
+            page_floats(page_rows(a, a->k_pages, b->span, at / 16 + p, b->kv_head), room);
+        const kv_element *v = page_rows(a, a->v_pages, b->span, at / 16 + p, b->kv_head);
         const int floats = (keys - p * 16 < 16 ? keys - p * 16 : 16) * HEAD_DIM;
         for (int d = 0; d < HEAD_DIM; d += 16)
             turn16(k + d, HEAD_DIM, w->key + (p * HEAD_DIM + d) * 16);
         for (int i = 0; i < floats; i += 16)
-            vf_store(w->value + p * 16 * HEAD_DIM + i, vf_load(v + i));
+            vf_store(w->value + p * 16 * HEAD_DIM + i, kv_load(v + i));
     }
     for (int r = 0; r < b->rows; r += TOKENS) {
         int visible = start + r / GROUP + 1 - at; /* by the first row; by the last: */

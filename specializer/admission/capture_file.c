@@ -39,7 +39,7 @@ static void arrays_of(struct capture *c, const struct model_shape *s, int32_t ta
                       struct array a[ARRAYS])
 {
     int64_t f = sizeof(float), m = c->m;
-    int64_t page = (int64_t)s->kv_heads * KV_PAGE * s->head_dim * f;
+    int64_t page = (int64_t)s->kv_heads * KV_PAGE * s->head_dim * kv_element_bytes(s);
     struct array all[ARRAYS] = {
         {(void **)&c->x, m * s->hidden * f},
         {(void **)&c->in, m * width_of_in(c->region, s) * f},

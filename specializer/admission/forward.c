@@ -25,8 +25,8 @@ struct forward {
     struct team team;
     int64_t scratch_bytes;
     float *x, *y, *q, *a, *h, *cosine, *sine;
-    float *logits;            /* [m, rows of the head] */
-    float *k_pages, *v_pages; /* [layers, pages, kv_heads, KV_PAGE, head_dim] */
+    float *logits;           /* [m, rows of the head] */
+    char *k_pages, *v_pages; /* [layers, pages, kv_heads, KV_PAGE, head_dim] elements */
     int32_t *tokens, *position, *kv_at, *page_table, *row;
     struct span *span;
 };
@@ -41,10 +41,11 @@ static float *floats(int64_t n)
     return xaligned((size_t)n * sizeof(float));
 }
 
-static int64_t layer_floats(const struct forward *f)
+static int64_t layer_bytes(const struct forward *f)
 {
     const struct model_shape *s = &f->model->shape;
-    return (int64_t)f->sequences * f->seq_pages * KV_PAGE * s->kv_heads * s->head_dim;
+    int64_t positions = (int64_t)f->sequences * f->seq_pages * KV_PAGE;
+    return positions * s->kv_heads * s->head_dim * kv_element_bytes(s);
 }
 
 static void grow_scratch(struct forward *f, int64_t bytes)
@@ -74,8 +75,8 @@ struct forward *forward_open(const struct model *model, int32_t sequences, int32
     f->cosine = floats((int64_t)length * s->head_dim / 2);
     f->sine = floats((int64_t)length * s->head_dim / 2);
     rope_tables(s, length, f->cosine, f->sine);
-    f->k_pages = floats(layer_floats(f) * s->layers);
-    f->v_pages = floats(layer_floats(f) * s->layers);
+    f->k_pages = xaligned((size_t)(layer_bytes(f) * s->layers));
+    f->v_pages = xaligned((size_t)(layer_bytes(f) * s->layers));
     f->tokens = xcalloc((size_t)m, sizeof *f->tokens);
     f->position = xcalloc((size_t)m, sizeof *f->position);
     f->kv_at = xcalloc((size_t)m, sizeof *f->kv_at);
@@ -84,7 +85,7 @@ struct forward *forward_open(const struct model *model, int32_t sequences, int32
     f->span = xcalloc((size_t)sequences, sizeof *f->span);
     f->team = (struct team){0, 1, alone_barrier, NULL, NULL};
     for (int r = 0; r < REGION_LOCAL; r++) {
-        f->eager[r] = eager_cpu((enum region)r);
+        f->eager[r] = eager_cpu_of((enum region)r, s->kv_bf16);
         for (int32_t i = 1; i <= f->m; i++)
             grow_scratch(f, f->eager[r]->scratch_bytes(i, 1));
     }
@@ -251,7 +252,7 @@ static struct step_memory memory_of(const struct forward *f, int32_t m, int32_t 
                                 .logits = f->logits,
                                 .k_pages = f->k_pages,
                                 .v_pages = f->v_pages,
-                                .layer_floats = layer_floats(f)};
+                                .layer_bytes = layer_bytes(f)};
 }
 
 /* Sequence s owns pages [s * seq_pages, (s + 1) * seq_pages). */

@@ -12,6 +12,7 @@
 #include "config/err.h"
 #include "engine/capture.h"
 #include "engine/cpu/case_random.h"
+#include "engine/cpu/kv.h"
 
 enum { PAGES_MAX = 8192 };
 static const int64_t pages_bytes_max = 64 << 20; /* of keys as floats */
@@ -22,6 +23,18 @@ static float *normals(struct random *r, int64_t n)
     for (int64_t i = 0; i < n; i++)
         v[i] = random_normal(r);
     return v;
+}
+
+/* The same as keys or values. */
+static void *normal_elements(struct random *r, const struct model_shape *s, int64_t n)
+{
+    float *v = normals(r, n);
+    if (!s->kv_bf16)
+        return v;
+    uint16_t *half = xmalloc((size_t)n * sizeof *half);
+    kv_write(true, v, n, half, 0);
+    free(v);
+    return half;
 }
 
 static int64_t page_floats(const struct model_shape *s)
@@ -57,8 +70,8 @@ static void seed_attention(struct capture *c, const struct model_shape *s, int32
         c->page_table[p] = p;
     if (c->pages > most)
         free(capture_fold(c, most));
-    c->k_pages = normals(r, c->pages * page_floats(s));
-    c->v_pages = normals(r, c->pages * page_floats(s));
+    c->k_pages = normal_elements(r, s, c->pages * page_floats(s));
+    c->v_pages = normal_elements(r, s, c->pages * page_floats(s));
 }
 
 /* Token i goes to position i of pages of its own. */

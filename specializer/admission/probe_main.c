@@ -216,6 +216,13 @@ static void leave_cores(void)
     cores_keep_to(&few);
 }
 
+/* What no file says, but the server decided. */
+static void of_server(struct model *m, const struct probe_request *q)
+{
+    m->own_formats = q->own_formats;
+    m->shape.kv_bf16 = q->shape.kv_bf16;
+}
+
 /* NULL without a message: weights are drawn. */
 static const struct model *model_for(struct examiner *x, const struct probe_request *q,
                                      struct err *err)
@@ -223,7 +230,7 @@ static const struct model *model_for(struct examiner *x, const struct probe_requ
     if (drawn(q))
         return NULL;
     if (x->path && strcmp(x->path, q->model) == 0 && x->ranks == q->ranks) {
-        x->model->own_formats = q->own_formats;
+        of_server(x->model, q);
         return x->model;
     }
     model_close(x->model);
@@ -233,7 +240,7 @@ static const struct model *model_for(struct examiner *x, const struct probe_requ
     x->ranks = q->ranks;
     x->path = x->model ? xstrdup(q->model) : NULL;
     if (x->model)
-        x->model->own_formats = q->own_formats;
+        of_server(x->model, q);
     return x->model;
 }
 

@@ -32,8 +32,8 @@ struct field {
     void *at;
     enum { FIELD_INT, FIELD_FLOAT, FIELD_BOOL } kind;
 };
-enum { FIELDS = 20 };
-_Static_assert(sizeof(struct model_shape) == 76, "a new member of a shape has a row in fields_of");
+enum { FIELDS = 21 };
+_Static_assert(sizeof(struct model_shape) == 80, "a new member of a shape has a row in fields_of");
 
 static void fields_of(struct model_shape *s, struct field f[FIELDS])
 {
@@ -51,6 +51,7 @@ static void fields_of(struct model_shape *s, struct field f[FIELDS])
         {"rope_base", &s->rope_base, FIELD_FLOAT},
         {"rope_interleaved", &s->rope_interleaved, FIELD_BOOL},
         {"tied_head", &s->tied_head, FIELD_BOOL},
+        {"kv_bf16", &s->kv_bf16, FIELD_BOOL},
         {"rope_type", &s->scaling.type, FIELD_INT},
         {"factor", &s->scaling.factor, FIELD_FLOAT},
         {"low_freq_factor", &s->scaling.low_freq_factor, FIELD_FLOAT},
@@ -82,6 +83,8 @@ static bool read_shape(const cJSON *j, struct model_shape *s)
     fields_of(s, f);
     for (int i = 0; i < FIELDS; i++) {
         const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, f[i].name);
+        if (!v && f[i].at == &s->kv_bf16)
+            continue; /* floats, where a person does not say */
         if (!cJSON_IsNumber(v) || !(fabs(v->valuedouble) < 0x1p31))
             return false;
         if (f[i].kind == FIELD_INT)

@@ -15,7 +15,8 @@ enum { PROBE_CAPTURES_MAX = 6 };
 
 struct probe_request {
     enum machine_kind machine; /* whose kernel it is */
-    struct model_shape shape;  /* MACHINE_CUDA: what to draw weights for where there is no file */
+    struct model_shape shape;  /* what captures are read by; of a CPU kv_bf16 is the server's.
+                                  MACHINE_CUDA: what to draw weights for where there is no file */
     char *model, *object, *name;
     char *references;                  /* folder of reference_cache.h; "" or NULL: none */
     char *capture[PROBE_CAPTURES_MAX]; /* files of capture_save() */

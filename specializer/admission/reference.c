@@ -43,9 +43,9 @@ static void alone_barrier(const struct team *team)
     (void)team;
 }
 
-static void run_eager(enum region r, const void *args, int32_t m)
+static void run_eager(enum region r, bool kv_bf16, const void *args, int32_t m)
 {
-    const struct cpu_kernel *e = eager_cpu(r);
+    const struct cpu_kernel *e = eager_cpu_of(r, kv_bf16);
     int64_t bytes = e->scratch_bytes ? e->scratch_bytes(m, 1) : 0;
     struct team alone = {0, 1, alone_barrier, xaligned((size_t)(bytes > 0 ? bytes : 64)), NULL};
     e->run(args, &alone);
@@ -65,14 +65,14 @@ static void compute(const struct model *model, struct test_case *s, struct refer
     enum region r = shape->region;
     struct row_set few;
     row_set_open(&few, model, r, case_args(s->c), ref->row, ref->rows);
-    oracle_run(r, &few.args, &ref->truth);
+    oracle_run_kv(r, model->shape.kv_bf16, &few.args, &ref->truth);
     if (few_alone(model, shape)) {
-        run_eager(r, &few.args, ref->rows);
+        run_eager(r, model->shape.kv_bf16, &few.args, ref->rows);
         size_t bytes = (size_t)ref->rows * (size_t)s->cols[0] * sizeof(float);
         ref->eager[0] = xmalloc(bytes);
         memcpy(ref->eager[0], few.args.attn.a, bytes);
     } else {
-        run_eager(r, case_args(s->c), shape->m);
+        run_eager(r, model->shape.kv_bf16, case_args(s->c), shape->m);
         for (int i = 0; i < OUTPUTS; i++) {
             int32_t m, cols;
             if (!case_output(s->c, i, &m, &cols, &ref->eager_all[i]))

@@ -107,7 +107,7 @@ static const char *type_text(const struct facts *f, enum type type)
     if (type == F32 || type == I32)
         return type == F32 ? "F32" : "I32";
     if (type == CACHE)
-        return device ? "BF16" : "F32";
+        return device || f->KV_BF16 ? "BF16" : "F32";
     return t >= 0 && t < DTYPE_COUNT ? dtype_name((enum dtype)t) : "mixed";
 }
 

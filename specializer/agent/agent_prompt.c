@@ -159,13 +159,23 @@ static char *constants_text(const struct facts *f)
     return out;
 }
 
-/* A header that the frame includes, as it is compiled for an instruction set. */
-static char *helpers_text(enum region region, int32_t isa)
+/* A header that the frame includes, as it is compiled for an instruction set, behind what it uses
+ * of cpu/lib/kv.h. */
+static char *helpers_text(const struct facts *f, int32_t isa)
 {
-    const char *name = region == REGION_ATTN_IN ? "cpu/lib/qkv.h"
-                       : region == REGION_ATTN  ? "cpu/lib/paged.h"
-                                                : NULL;
-    return name ? agent_header(kernel_source_text(name), isa) : xstrdup("");
+    const char *name = f->REGION == REGION_ATTN_IN ? "cpu/lib/qkv.h"
+                       : f->REGION == REGION_ATTN  ? "cpu/lib/paged.h"
+                                                   : NULL;
+    if (!name)
+        return xstrdup("");
+    char *header = agent_header(kernel_source_text(name), isa);
+    char *text = xasprintf(
+        "/* An element of keys and values in their pages: kv_element, which is %s. kv_load(p): 16\n"
+        " * of them as a vf; kv_round(f): one of a float%s. */\n%s",
+        f->KV_BF16 ? "uint16_t, bf16" : "float",
+        f->KV_BF16 ? ", to nearest even, as values in the cache must be" : "", header);
+    free(header);
+    return text;
 }
 
 static const char *rule_text(enum numerics n)
@@ -194,7 +204,7 @@ char *agent_prompt_system(const struct agent_view *v, struct err *err)
     char contract_file[32], principles_file[32], m_from[16], m[16], threads[16], isa[16],
         context[80] = "";
     char *args = args_text(machine, region), *operation = operation_text(f);
-    char *constants = constants_text(f), *helpers = helpers_text(region, v->isa);
+    char *constants = constants_text(f), *helpers = helpers_text(f, v->isa);
     snprintf(m_from, sizeof m_from, "%d", v->m_from);
     snprintf(m, sizeof m, "%d", f->M_MAX);
     snprintf(threads, sizeof threads, "%d", v->threads);

@@ -51,10 +51,12 @@ char *model_shape_text(const struct model *m)
     if (m->shard.world > 1) /* less was proved, and of sums the number counts (docs/scaling.md) */
         snprintf(ranks, sizeof ranks, " ranks=%d", m->shard.world);
     layers_text(m, layers, sizeof layers);
+    const char *kv = s->kv_bf16 ? " kv=bf16" : ""; /* floats are what there was first */
     return xasprintf("arch=%d layers=%d hidden=%d heads=%d/%d dim=%d ffn=%d vocab=%d interleaved=%d"
-                     " bias=%d qk_norm=%d types=%s%s%s",
+                     " bias=%d qk_norm=%d types=%s%s%s%s",
                      s->arch, s->layers, s->hidden, s->heads, s->kv_heads, s->head_dim, s->ffn,
-                     f.VOCAB, s->rope_interleaved, f.HAS_BIAS, f.HAS_QK_NORM, types, ranks, layers);
+                     f.VOCAB, s->rope_interleaved, f.HAS_BIAS, f.HAS_QK_NORM, types, ranks, layers,
+                     kv);
 }
 
 void key_parts_fill(struct key_parts *k, const char *device, const char *compiler,

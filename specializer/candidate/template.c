@@ -171,6 +171,7 @@ static void fill(struct facts *f, const struct layers_of *l, int m, enum numeric
         .HAS_BIAS = model->layer[0].bq != NULL,
         .HAS_QK_NORM = model->layer[0].q_norm != NULL,
         .ROPE_INTERLEAVED = s->rope_interleaved,
+        .KV_BF16 = s->kv_bf16,
     };
     fill_types(f, l);
     f->device_type = kept_type(l, m);
@@ -232,7 +233,8 @@ void facts_shapes(const struct facts *f, enum machine_kind kind,
     for (const struct shape_row *row = shapes[kind]; row->name; row++) {
         int32_t value;
         memcpy(&value, (const char *)f + row->at, sizeof value);
-        each(ctx, row->name, value);
+        if (value != 0 || row->at != offsetof(struct facts, KV_BF16))
+            each(ctx, row->name, value);
     }
 }
 

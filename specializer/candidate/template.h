@@ -103,8 +103,8 @@ void facts_slot(struct facts *f, const struct model *model, const struct slot *s
 /* Makes them facts of `machine` instead of this CPU; nothing if it is a CPU. */
 void facts_machine(struct facts *f, const struct machine *machine);
 enum machine_kind facts_kind(const struct facts *f);
-/* Gives `each` the SHAPE rows of the templates for a kind of machine, in the order of their table.
- */
+/* Gives `each` the SHAPE rows of the templates for a kind of machine, in the order of their table;
+ * KV_BF16 only where it is 1, so that builds and prompts of before it was there are the same. */
 void facts_shapes(const struct facts *f, enum machine_kind kind,
                   void (*each)(void *ctx, const char *name, int32_t value), void *ctx);
 

@@ -26,14 +26,14 @@ INLINE void part(const struct attn_args *a, const struct span *s, const float *q
     for (int d = 0; d < HEAD_DIM; d++)
         out[d] *= before;
     for (int p = first; p < end; p++) {
-        const float *v = page_rows(a, a->v_pages, s, p, kv_head);
+        const kv_element *v = page_rows(a, a->v_pages, s, p, kv_head);
         vf e = vf_exp(vf_sub(vf_load(score + 16 * (p - first)), vf_set(now)));
         vf_store(score + 16 * (p - first), e);
         total = vf_add(total, e);
         for (int j = 0; j < 16 && 16 * p + j < context; j++)
             for (int d = 0; d < HEAD_DIM; d += 16)
                 vf_store(out + d, vf_fma(vf_set(score[16 * (p - first) + j]),
-                                         vf_load(v + j * HEAD_DIM + d), vf_load(out + d)));
+                                         kv_load(v + j * HEAD_DIM + d), vf_load(out + d)));
     }
     *sum = *sum * before + vf_fold(total);
     *most = now;

@@ -21,6 +21,7 @@
 #include "kernels/sources.h"
 
 enum { VERSION = 1, LINE_MOST = 600 };
+static const char kv_bf16[] = " kv=bf16"; /* ends the line of a model whose cache is that */
 static const double far = 1, per_doubling = 0.25, other_numerics = 0.1, other_maker = 0.1;
 
 /* What the lines before a row said. */
@@ -29,7 +30,7 @@ struct origin_lines {
     char isa[24], device[96];
     int32_t threads;
     int numerics;                  /* enum numerics; -1: not said */
-    struct facts shape;            /* dimensions alone */
+    struct facts shape;            /* dimensions, and KV_BF16 */
     int32_t type[REGION_NODES][3]; /* enum dtype; -1: not said */
     bool machine, model;
 };
@@ -93,8 +94,8 @@ char *known_heading(const struct machine *machine, const struct model *model, in
             target->device_target ? machine->target : best_isa(&f),
             (int)(target->device_target ? machine->sms : threads), machine->device);
     fprintf(out, "numerics %s\n", numerics_name(numerics_proofs(numerics)));
-    fprintf(out, "model hidden=%d heads=%d kv_heads=%d head_dim=%d ffn=%d vocab=%d\nweights",
-            f.HIDDEN, f.HEADS, f.KV_HEADS, f.HEAD_DIM, f.FFN, f.VOCAB);
+    fprintf(out, "model hidden=%d heads=%d kv_heads=%d head_dim=%d ffn=%d vocab=%d%s\nweights",
+            f.HIDDEN, f.HEADS, f.KV_HEADS, f.HEAD_DIM, f.FFN, f.VOCAB, f.KV_BF16 ? kv_bf16 : "");
     for (int r = 0; r < REGION_NODES; r++)
         if (has_weights((enum region)r)) {
             facts_fill(&f, model, (enum region)r, 1, NUMERICS_TOLERANCE);
@@ -147,6 +148,7 @@ static int read_model(struct origin_lines *o, const char *line, struct err *err)
         f->HIDDEN < 1 || f->HEADS < 1 || f->KV_HEADS < 1 || f->HEAD_DIM < 1 || f->FFN < 1 ||
         f->VOCAB < 1)
         return err_set(err, "not \"model hidden=N heads=N kv_heads=N head_dim=N ffn=N vocab=N\"");
+    f->KV_BF16 = strstr(line, kv_bf16) != NULL;
     o->model = true;
     return 0;
 }
@@ -306,6 +308,12 @@ static double doublings(double a, double b)
     return a > 0 && b > 0 ? fabs(log2(a / b)) : 0;
 }
 
+/* What wins where a page is a half as large is another thing to measure. */
+static bool same_cache(enum region r, const struct facts *a, const struct facts *b)
+{
+    return (r != REGION_ATTN && r != REGION_ATTN_IN) || a->KV_BF16 == b->KV_BF16;
+}
+
 /* Of the dimensions that a kernel of the region sees. */
 static double shape_distance(enum region r, const struct facts *a, const struct facts *b)
 {
@@ -355,7 +363,7 @@ static double distance_of(const struct known *k, const struct row *row,
     const struct facts *f = slot->facts;
     if (o->kind != facts_kind(f) || !target_of(o->kind)->known_by_distance ||
         (int32_t)row->region != f->REGION || strcmp(o->isa, isa) != 0 || !same_formats(o, row, f) ||
-        other_precision(o, slot))
+        !same_cache(row->region, &o->shape, f) || other_precision(o, slot))
         return HUGE_VAL;
     double wide = shape_distance(row->region, &o->shape, f) + doublings(o->threads, slot->threads) +
                   doublings(row->context, slot->context);

@@ -41,16 +41,24 @@ static const char *admit(struct shop *s, enum region region, int m, const char *
     return caught;
 }
 
-static void seeds(struct shop *s)
+static void seed(struct shop *s, enum region r)
 {
     static const int tokens[] = {1, 6, 48};
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        struct err err = {""};
+        const char *caught = admit(s, r, tokens[i], agent_seed(MACHINE_CPU, r), true, &err);
+        shop_report(s, !caught, region_name(r), tokens[i], caught, err.msg);
+    }
+}
+
+static void seeds(struct shop *s)
+{
     for (int r = REGION_ATTN_IN; r <= REGION_HEAD; r++)
-        for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
-            struct err err = {""};
-            const char *caught = admit(s, (enum region)r, tokens[i],
-                                       agent_seed(MACHINE_CPU, (enum region)r), true, &err);
-            shop_report(s, !caught, region_name((enum region)r), tokens[i], caught, err.msg);
-        }
+        seed(s, (enum region)r);
+    s->model->shape.kv_bf16 = true; /* what only these two see */
+    seed(s, REGION_ATTN_IN);
+    seed(s, REGION_ATTN);
+    s->model->shape.kv_bf16 = false;
 }
 
 /* Whether the processor has what a text's intrinsics are of. */

@@ -8,7 +8,7 @@
  * A point is compiled with the system compiler and run in a child process of its own, so one that
  * crashes is one failed line; trial.h says what is demanded of it. Points are drawn so that they
  * show many values of knobs and pairs of values (*Coverage* below), over models of several shapes
- * and formats (bias, per-head norm, both kinds of RoPE).
+ * and formats (bias, per-head norm, both kinds of RoPE, keys and values in floats and in bf16).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,6 +119,7 @@ static struct model *open_model(int i)
 {
     const enum dtype other = model_kind[i].other;
     struct model *m = model_random(&model_kind[i].shape, model_kind[i].type, 7 + (uint64_t)i);
+    m->shape.kv_bf16 = i % 2; /* attn and attn_in, for either type of keys and values */
     if (!other)
         return m;
     struct layer *to = m->layer,

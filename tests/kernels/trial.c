@@ -195,7 +195,7 @@ static int judge(const struct trial *tr, enum fill fill, struct kernel_case *c, 
                 return err_set(err, "value %zu of %zu is %a, eager %a", i, n, (double)own[i],
                                (double)eager[i]);
     struct oracle_out want;
-    oracle_run(tr->t->region, case_args(c), &want);
+    oracle_run_kv(tr->t->region, tr->model->shape.kv_bf16, case_args(c), &want);
     int status = compare_outputs(tr, fill, own, eager, &want, err);
     oracle_free(&want);
     return status;
@@ -206,7 +206,7 @@ static int check_case(const struct trial *tr, const struct cpu_kernel *k, struct
                       const struct case_shape *shape, enum fill fill, struct err *err)
 {
     struct kernel_case *c = case_random(tr->model, shape, fill, true, true, tr->seed);
-    const struct cpu_kernel *trusted = eager_cpu(tr->t->region);
+    const struct cpu_kernel *trusted = eager_cpu_of(tr->t->region, tr->model->shape.kv_bf16);
     struct weight *weight[3];
     void *packed[3] = {NULL};
     int weights = case_weights(c, weight);

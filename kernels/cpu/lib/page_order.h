@@ -23,7 +23,7 @@ struct chunk {
 };
 
 /* The rows that are read PREFETCH kv heads after those of kv head `kv` in page `page`. */
-INLINE const float *rows_ahead(const struct chunk *c, int values, int page, int kv)
+INLINE const kv_element *rows_ahead(const struct chunk *c, int values, int page, int kv)
 {
     for (kv += PREFETCH; kv >= c->kv1; kv -= c->kv1 - c->kv0)
         page++;
@@ -37,9 +37,12 @@ INLINE const float *rows_ahead(const struct chunk *c, int values, int page, int 
 
 /* ---- scores -------------------------------------------------------------------------------- */
 
+/* Lines of a kv head's rows in a page, and how many of them a step of four_keys() asks for. */
+enum { LINES = KV_PAGE * HEAD_DIM / KV_LINE, STEP_LINES = LINES / (4 * DIMS) };
+
 /* sum[j] = q . k_j, lane by lane, for keys 4 * four and its three neighbours of a page. Each of
- * GROUP heads asks for its share of the 16 * DIMS lines at `ahead`. */
-INLINE void four_keys(const float *q, const float *k, int four, const float *ahead, vf sum[4])
+ * GROUP heads asks for its share of the LINES at `ahead`. */
+INLINE void four_keys(const float *q, const float *k, int four, const kv_element *ahead, vf sum[4])
 {
     UNROLLED
     for (int j = 0; j < 4; j++)
@@ -49,8 +52,9 @@ INLINE void four_keys(const float *q, const float *k, int four, const float *ahe
         const int step = four * DIMS + d;
         vf part = vf_load(q + 16 * d);
         UNROLLED
-        for (int i = (4 * step + GROUP - 1) / GROUP; PREFETCH && i * GROUP < 4 * step + 4; i++)
-            __builtin_prefetch(ahead + 16 * i, 0, PAGES_INTO);
+        for (int i = (STEP_LINES * step + GROUP - 1) / GROUP;
+             PREFETCH && i * GROUP < STEP_LINES * (step + 1); i++)
+            __builtin_prefetch(ahead + KV_LINE * i, 0, PAGES_INTO);
         UNROLLED
         for (int j = 0; j < 4; j++)
             sum[j] = vf_fma(part, vf_load(k + (4 * four + j) * HEAD_DIM + 16 * d), sum[j]);
@@ -58,7 +62,7 @@ INLINE void four_keys(const float *q, const float *k, int four, const float *ahe
 }
 
 /* page_scores() with keys in the order of memory, four at a time. */
-INLINE vf ordered_scores(const float *q, const float *k, const float *ahead)
+INLINE vf ordered_scores(const float *q, const float *k, const kv_element *ahead)
 {
 #if ISA >= ISA_NEON || ISA == ISA_AVX2
     vf4 score[4];
@@ -85,13 +89,15 @@ INLINE vf ordered_scores(const float *q, const float *k, const float *ahead)
  * chunk, whose q are [heads, HEAD_DIM]. */
 INLINE void order_scores(const struct chunk *c, const float *q, float *score, int lds)
 {
+    float room[KV_PAGE * HEAD_DIM] __attribute__((aligned(64)));
     for (int p = 0; p < c->to - c->from; p++) {
         for (int kv = c->kv0; kv < c->kv1; kv++) {
-            const float *k = page_rows(c->a, c->a->k_pages, c->span, c->from + p, kv);
-            const float *ahead = rows_ahead(c, 0, c->from + p, kv);
+            const float *k =
+                page_floats(page_rows(c->a, c->a->k_pages, c->span, c->from + p, kv), room);
+            const kv_element *ahead = rows_ahead(c, 0, c->from + p, kv);
             for (int g = 0; g < GROUP; g++) {
                 const int h = (kv - c->kv0) * GROUP + g;
-                vf s = ordered_scores(q + h * HEAD_DIM, k, ahead + g * 16 * DIMS / GROUP * 16);
+                vf s = ordered_scores(q + h * HEAD_DIM, k, ahead + g * LINES / GROUP * KV_LINE);
                 s = vf_mul(s, vf_set(c->a->scale));
                 s = keep_lanes(s, c->seen - p * 16, -__builtin_inff());
                 vf_store(score + h * lds + p * 16, s);
@@ -118,7 +124,7 @@ enum {
 
 /* out[h] += sum_j e[h][j] v_j over `keys` positions of a page, in rising j, for dimensions
  * [0, 16 * SETS) of `heads` heads. Row j of what is ahead is asked for with row j. */
-INLINE void order_sums(const float *v, int keys, const int heads, const float *ahead,
+INLINE void order_sums(const kv_element *v, int keys, const int heads, const kv_element *ahead,
                        const float *e, int lds, float *out)
 {
     vf acc[TOGETHER][SETS];
@@ -130,14 +136,14 @@ INLINE void order_sums(const float *v, int keys, const int heads, const float *a
     }
     for (int j = 0; j < keys; j++) {
         UNROLLED
-        for (int d = 0; PREFETCH && ahead && d < SETS; d++)
+        for (int d = 0; PREFETCH && ahead && d < SETS; d += KV_LINE / 16)
             __builtin_prefetch(ahead + j * HEAD_DIM + 16 * d, 0, PAGES_INTO);
         UNROLLED
         for (int h = 0; h < heads; h++) {
             vf one = vf_set(e[h * lds + j]);
             UNROLLED
             for (int d = 0; d < SETS; d++)
-                acc[h][d] = vf_fma(one, vf_load(v + j * HEAD_DIM + 16 * d), acc[h][d]);
+                acc[h][d] = vf_fma(one, kv_load(v + j * HEAD_DIM + 16 * d), acc[h][d]);
         }
     }
     UNROLLED
@@ -154,8 +160,8 @@ INLINE void order_values(const struct chunk *c, const float *e, int lds, float *
     for (int p = 0; p < c->to - c->from; p++) {
         const int left = c->seen - p * 16, keys = left < 16 ? left : 16;
         for (int kv = c->kv0; kv < c->kv1; kv++) {
-            const float *v = page_rows(c->a, c->a->v_pages, c->span, c->from + p, kv);
-            const float *ahead = rows_ahead(c, 1, c->from + p, kv);
+            const kv_element *v = page_rows(c->a, c->a->v_pages, c->span, c->from + p, kv);
+            const kv_element *ahead = rows_ahead(c, 1, c->from + p, kv);
             for (int d = 0; d < HEAD_DIM; d += 16 * SETS) {
                 int g = 0;
                 for (; g + TOGETHER <= GROUP; g += TOGETHER) {

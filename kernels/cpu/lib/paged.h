@@ -4,25 +4,43 @@
 #define WHET_KERNELS_CPU_LIB_PAGED_H
 
 #include "cpu/lib/isa.h"
+#include "cpu/lib/kv.h"
 #include "cpu/lib/shape.h"
 
 enum { DIMS = HEAD_DIM / 16, GROUP = HEADS / KV_HEADS }; /* vectors of a head; heads of a kv head */
 
 /* The [16, HEAD_DIM] rows of kv head `head` in page `page` of the sequence. */
-INLINE const float *page_rows(const struct attn_args *a, const void *pages, const struct span *s,
-                              int page, int head)
+INLINE const kv_element *page_rows(const struct attn_args *a, const void *pages,
+                                   const struct span *s, int page, int head)
 {
     int64_t number = a->page_table[s->pages_at + page];
-    return (const float *)pages + (number * KV_HEADS + head) * KV_PAGE * HEAD_DIM;
+    return (const kv_element *)pages + (number * KV_HEADS + head) * KV_PAGE * HEAD_DIM;
 }
 
-/* Lane j: q . k_j for the 16 keys of a page, each in the canonical order. */
-INLINE vf page_scores(const float *q, const float *k)
+/* Those rows as floats: where they lie, or in `room` [16, HEAD_DIM], for who reads them more than
+ * once. */
+INLINE const float *page_floats(const kv_element *rows, float *room)
+{
+    if (!KV_BF16)
+        return (const float *)(const void *)rows;
+    for (int i = 0; i < KV_PAGE * HEAD_DIM; i += 16)
+        vf_store(room + i, kv_load(rows + i));
+    return room;
+}
+
+INLINE vf key_load(const void *k, int i, const int floats)
+{
+    return floats ? vf_load((const float *)k + i) : kv_load((const kv_element *)k + i);
+}
+
+/* Lane j: q . k_j for the 16 keys of a page, each in the canonical order; the keys are elements, or
+ * `floats`. */
+INLINE vf page_dots(const float *q, const void *k, const int floats)
 {
 #if ISA >= ISA_NEON || ISA == ISA_AVX2
     vf4 score[4]; /* four keys at a time: as many sums as there are registers for */
     UNROLLED
-    for (int p = 0; p < 4; p++, k += 4 * HEAD_DIM) {
+    for (int p = 0; p < 4; p++) {
         vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
         NO_SOONER();
         UNROLLED
@@ -30,7 +48,7 @@ INLINE vf page_scores(const float *q, const float *k)
             vf part = vf_load(q + 16 * d);
             UNROLLED
             for (int j = 0; j < 4; j++)
-                sum[j] = vf_fma(part, vf_load(k + j * HEAD_DIM + 16 * d), sum[j]);
+                sum[j] = vf_fma(part, key_load(k, (4 * p + j) * HEAD_DIM + 16 * d, floats), sum[j]);
         }
         score[p] = vf_fold4(sum);
     }
@@ -45,10 +63,15 @@ INLINE vf page_scores(const float *q, const float *k)
         vf part = vf_load(q + 16 * d);
         UNROLLED
         for (int j = 0; j < 16; j++)
-            acc[j] = vf_fma(part, vf_load(k + j * HEAD_DIM + 16 * d), acc[j]);
+            acc[j] = vf_fma(part, key_load(k, j * HEAD_DIM + 16 * d, floats), acc[j]);
     }
     return vf_fold16(acc);
 #endif
+}
+
+INLINE vf page_scores(const float *q, const kv_element *k)
+{
+    return page_dots(q, k, 0);
 }
 
 /* Lane j: x where j < n, else `other`; any n. */

@@ -11,6 +11,7 @@
 #define WHET_KERNELS_CPU_LIB_QKV_H
 
 #include "cpu/lib/block.h"
+#include "cpu/lib/kv.h"
 #include "cpu/lib/shape.h"
 
 enum {
@@ -76,17 +77,24 @@ INLINE void rotate(float *v, int p, const float *c, const float *s)
 }
 
 /* Where the row of kv head `head` at cache position `at` lies in the pages. */
-INLINE float *cache_row(void *pages, int32_t at, int head)
+INLINE kv_element *cache_row(void *pages, int32_t at, int head)
 {
     int64_t page = at / KV_PAGE, offset = at % KV_PAGE;
-    return (float *)pages + ((page * KV_HEADS + head) * KV_PAGE + offset) * HEAD_DIM;
+    return (kv_element *)pages + ((page * KV_HEADS + head) * KV_PAGE + offset) * HEAD_DIM;
 }
 
-INLINE float *qkv_to(const struct attn_in_args *a, struct qkv_unit u, int t)
+/* The unit's rows of token t, where they belong. */
+INLINE void qkv_store(const struct attn_in_args *a, struct qkv_unit u, int t, const float *v)
 {
-    if (u.kind == QKV_Q)
-        return a->q + (int64_t)t * HEADS * HEAD_DIM + u.head * HEAD_DIM;
-    return cache_row(u.kind == QKV_K ? a->k_pages : a->v_pages, a->kv_at[t], u.head);
+    if (u.kind == QKV_Q) {
+        float *to = a->q + (int64_t)t * HEADS * HEAD_DIM + u.head * HEAD_DIM;
+        for (int i = 0; i < UNIT; i++)
+            to[qkv_row(u.part, i)] = v[i];
+        return;
+    }
+    kv_element *to = cache_row(u.kind == QKV_K ? a->k_pages : a->v_pages, a->kv_at[t], u.head);
+    for (int i = 0; i < UNIT; i++)
+        to[qkv_row(u.part, i)] = kv_round(v[i]);
 }
 
 /* Everything after the sums, for tokens [t0, t0 + tokens): v[i * SLOT + r] is row r of the unit for
@@ -98,15 +106,13 @@ INLINE void qkv_finish(const struct attn_in_args *a, struct qkv_unit u, int t0, 
     const float *gain = u.kind == QKV_Q ? a->q_norm : u.kind == QKV_K ? a->k_norm : NULL;
     for (int t = t0; t < t0 + tokens; t++, v += SLOT) {
         const int64_t angles = (int64_t)a->position[t] * HALF;
-        float *to = qkv_to(a, u, t);
         for (int i = 0; HAS_BIAS && bias && i < UNIT; i++)
             v[i] += bias[u.head * HEAD_DIM + qkv_row(u.part, i)];
         if (HAS_QK_NORM && PARTS == 1 && gain)
             head_norm(v, gain, a->eps);
         if (u.kind != QKV_V)
             rotate(v, u.part, a->rope_cos + angles, a->rope_sin + angles);
-        for (int i = 0; i < UNIT; i++)
-            to[qkv_row(u.part, i)] = v[i];
+        qkv_store(a, u, t, v);
     }
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of engine/cpu/eager_attn.c in every build that this processor runs. Where spans have many
  * tokens: right against the oracle, and the same bits with any number of threads. Where they have
- * few: the bits of the canonical order, however keys, heads and tokens are taken together. */
+ * few: the bits of the canonical order, however keys, heads and tokens are taken together. All of
+ * it for keys and values in floats, and for those in bf16. */
 #include "tests/unit/unit.h"
 
 #include <math.h>
@@ -11,29 +12,32 @@
 #include "engine/cpu/case.h"
 #include "engine/cpu/case_random.h"
 #include "engine/cpu/eager_impl.h"
+#include "engine/cpu/kv.h"
 #include "engine/cpu/oracle.h"
 #include "engine/cpu/pool.h"
 #include "kernels/cpu/lib/lanes.h"
 #include "kernels/isa.h"
 
-extern const struct cpu_kernel eager_base[REGION_LOCAL];
+extern const struct cpu_kernel eager_base[REGION_LOCAL], halves_base[REGION_LOCAL];
 #if defined(__x86_64__)
 extern const struct cpu_kernel eager_v3[REGION_LOCAL], eager_v4[REGION_LOCAL];
+extern const struct cpu_kernel halves_v3[REGION_LOCAL], halves_v4[REGION_LOCAL];
 #endif
 
 enum { POOLS = 6 };
 static struct pool *pool[POOLS]; /* by size */
+static bool halves;              /* keys and values are in bf16 */
 
 /* The builds that run here; returns how many. */
 static int builds(const struct cpu_kernel *of[3])
 {
     int n = 0;
-    of[n++] = &eager_base[REGION_ATTN];
+    of[n++] = halves ? &halves_base[REGION_ATTN] : &eager_base[REGION_ATTN];
 #if defined(__x86_64__)
     if (isa_facts()->HAS_AVX2 && __builtin_cpu_supports("bmi2"))
-        of[n++] = &eager_v3[REGION_ATTN];
+        of[n++] = halves ? &halves_v3[REGION_ATTN] : &eager_v3[REGION_ATTN];
     if (isa_facts()->HAS_AVX512 && __builtin_cpu_supports("bmi2"))
-        of[n++] = &eager_v4[REGION_ATTN];
+        of[n++] = halves ? &halves_v4[REGION_ATTN] : &eager_v4[REGION_ATTN];
 #endif
     return n;
 }
@@ -50,7 +54,8 @@ static struct model *model_of(int heads, int kv_heads, int head_dim)
                                 .vocab = 32,
                                 .max_context = 4096,
                                 .eps = 1e-5f,
-                                .rope_base = 10000};
+                                .rope_base = 10000,
+                                .kv_bf16 = halves};
     return model_random(&shape, DTYPE_F32, 5);
 }
 
@@ -97,7 +102,7 @@ static void check(const struct model *m, int tokens, int sequences, int context,
     const struct cpu_kernel *of[3];
     struct oracle_out ref;
     int32_t rows, cols;
-    oracle_run(REGION_ATTN, case_args(c), &ref);
+    oracle_run_kv(REGION_ATTN, halves, case_args(c), &ref);
     for (int n = builds(of), i = 0; i < n; i++) {
         float *alone = output_of(of[i], c, 1, &rows, &cols);
         double e = worst_error(&ref, alone);
@@ -154,12 +159,16 @@ static void unusual_inputs_match_the_oracle(void **state)
 
 /* ---- few tokens: the canonical order, by lanes.h alone --------------------------------------- */
 
+/* In memory that the next call uses again. */
 static const float *rows_at(const struct attn_args *a, const void *pages, const struct span *s,
                             int32_t j, int32_t kvh)
 {
+    static float row[256];
     int64_t number = a->page_table[s->pages_at + j / KV_PAGE];
-    return (const float *)pages +
-           ((number * a->kv_heads + kvh) * KV_PAGE + j % KV_PAGE) * a->head_dim;
+    int64_t at = ((number * a->kv_heads + kvh) * KV_PAGE + j % KV_PAGE) * a->head_dim;
+    assert_true(a->head_dim <= 256);
+    kv_read(halves, pages, at, a->head_dim, row);
+    return row;
 }
 
 /* One head of a token that looks at n positions. */
@@ -221,7 +230,7 @@ static void check_bits(const struct model *m, int tokens, int sequences, int con
     int32_t rows, cols;
     for (int n = builds(of), i = 0; i < n; i++) {
 #if defined(__x86_64__)
-        if (of[i] == &eager_base[REGION_ATTN])
+        if (of[i] == &eager_base[REGION_ATTN] || of[i] == &halves_base[REGION_ATTN])
             continue; /* it rounds products and sums apart */
 #endif
         for (int threads = 1; threads < POOLS; threads++) {
@@ -273,6 +282,22 @@ static void many_scores_keep_the_canonical_order(void **state)
     model_close(m);
 }
 
+/* ---- both types ------------------------------------------------------------------------------ */
+
+static int in_floats(void **state)
+{
+    (void)state;
+    halves = false;
+    return 0;
+}
+
+static int in_halves(void **state)
+{
+    (void)state;
+    halves = true;
+    return 0;
+}
+
 static int open_pools(void **state)
 {
     (void)state;
@@ -289,14 +314,16 @@ static int close_pools(void **state)
     return 0;
 }
 
+#define BOTH(test) cmocka_unit_test_setup(test, in_floats), cmocka_unit_test_setup(test, in_halves)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(heads_of_any_size_and_number_match_the_oracle),
-        cmocka_unit_test(spans_of_any_length_match_the_oracle),
-        cmocka_unit_test(unusual_inputs_match_the_oracle),
-        cmocka_unit_test(few_tokens_keep_the_canonical_order),
-        cmocka_unit_test(many_scores_keep_the_canonical_order),
+        BOTH(heads_of_any_size_and_number_match_the_oracle),
+        BOTH(spans_of_any_length_match_the_oracle),
+        BOTH(unusual_inputs_match_the_oracle),
+        BOTH(few_tokens_keep_the_canonical_order),
+        BOTH(many_scores_keep_the_canonical_order),
     };
     return cmocka_run_group_tests(tests, open_pools, close_pools);
 }

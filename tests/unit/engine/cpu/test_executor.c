@@ -229,6 +229,70 @@ static void a_text_is_for_the_layers_of_a_class(void **state)
     table = first_table;
 }
 
+/* The template `name` as an object of this model, and loaded as if it were a text. */
+static struct kernel *load_template(enum region r, const char *name)
+{
+    const struct model_shape *s = &model->shape;
+    const char *root = getenv("WHET_SOURCE_ROOT");
+    struct err e = {""};
+    char *path = xasprintf("%s/%s.so", folder, name);
+    char *command = xasprintf(
+        "cc -O1 -w -shared -fPIC -ffp-contract=off -I%s/kernels -DLANES_APART -DISA=0 -DREGION=%d "
+        "-DM_MAX=64 -DHIDDEN=%d -DHEADS=%d -DKV_HEADS=%d -DHEAD_DIM=%d -DWTYPE=%d -DWTYPE_2=%d "
+        "-DWTYPE_3=%d -DROPE_INTERLEAVED=%d -DHAS_BIAS=%d -DHAS_QK_NORM=%d -DKV_BF16=1 -DSHARE=0 "
+        "-DSPLITS=1 -DFLIGHT=1 "
+        "-DCHUNK=1024 -DPREFETCH=0 -DDEAL=0 -DPACK=0 -DDIGITS=0 -DROWS=1 -DTOKENS=1 -DSPLIT=0 "
+        "-DPREP=0 -DPARTS=1 -o %s %s/kernels/cpu/%s.c -lm",
+        root, (int)r, s->hidden, s->heads, s->kv_heads, s->head_dim, model->layer[0].wq.type,
+        model->layer[0].wk.type, model->layer[0].wv.type, s->rope_interleaved,
+        model->layer[0].bq != NULL, model->layer[0].q_norm != NULL, path, root, name);
+    assert_int_equal(system(command), 0);
+    struct kernel_object o = {.path = path,
+                              .region = r,
+                              .origin = ORIGIN_AGENT,
+                              .id = "0123456789abcdef",
+                              .name = "a text",
+                              .text = true};
+    struct kernel *k = backend_cpu.load(cpu, &o, &e);
+    if (!k)
+        fail_msg("%s", e.msg);
+    free(command);
+    free(path);
+    return k;
+}
+
+/* What an executor has of keys and values is of the type that the server has. Bits are not eager's,
+ * as products and sums are rounded apart, so now and then a key is rounded to its neighbour. */
+static void texts_serve_where_the_cache_has_bf16(void **state)
+{
+    (void)state;
+    struct model *first_model = model;
+    struct backend *first_cpu = cpu;
+    struct dispatch *first_table = table;
+    struct built want[2], got[2];
+    struct err e = {""};
+    struct model *m = model_open("random:tiny", false, NULL, NULL, &e);
+    m->shape.kv_bf16 = true;
+    assert_int_equal(open_backend(m, 1 << 20), 0);
+    run_both(want);
+    for (int r = REGION_ATTN_IN; r <= REGION_ATTN; r++) {
+        struct kernel *k = load_template((enum region)r, r == REGION_ATTN ? "attn" : "attn_in");
+        publish((enum region)r, k);
+        run_both(got);
+        assert_null(backend_cpu.broken(cpu, k));
+        publish((enum region)r, NULL);
+        backend_cpu.unload(cpu, k);
+        for (int i = 0; i < 2; i++)
+            for (int t = 0; t < TOPS; t++)
+                assert_true(fabsf(got[i].sample.out.top_logprob[t] -
+                                  want[i].sample.out.top_logprob[t]) < 2e-2f);
+    }
+    close_backend();
+    model = first_model;
+    cpu = first_cpu;
+    table = first_table;
+}
+
 static void wrong_texts_would_be_noticed_here(void **state)
 {
     (void)state;
@@ -480,6 +544,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(texts_of_every_region_serve_from_their_executors),
         cmocka_unit_test(a_text_packs_weights_in_its_executor),
         cmocka_unit_test(a_text_is_for_the_layers_of_a_class),
+        cmocka_unit_test(texts_serve_where_the_cache_has_bf16),
         cmocka_unit_test(wrong_texts_would_be_noticed_here),
         cmocka_unit_test(hooks_and_benches_run_texts_too),
         cmocka_unit_test(no_function_of_a_text_makes_a_system_call),

@@ -128,7 +128,7 @@ static struct capture *attention_capture(void)
     c->page_table[2] = 1;
     c->k_pages = calloc(3 * 2 * KV_PAGE * 16, sizeof(float));
     c->v_pages = calloc(3 * 2 * KV_PAGE * 16, sizeof(float));
-    c->v_pages[77] = -2;
+    ((float *)c->v_pages)[77] = -2;
     return c;
 }
 

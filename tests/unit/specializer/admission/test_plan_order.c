@@ -3,7 +3,7 @@
  *
  * A plan is planted that is the usual one from its end to its beginning, and every region runs a
  * kernel that notes where it was. What comes of such a step is nonsense; only the order counts.
- * Built with plan_build() and eager_cpu() replaced (tests/meson.build).
+ * Built with plan_build() and eager_cpu_of() replaced (tests/meson.build).
  */
 #include "tests/unit/engine/cpu/backend_world.h"
 
@@ -11,8 +11,8 @@
 
 struct plan *__real_plan_build(const struct model_shape *shape);
 struct plan *__wrap_plan_build(const struct model_shape *shape);
-const struct cpu_kernel *__real_eager_cpu(enum region r);
-const struct cpu_kernel *__wrap_eager_cpu(enum region r);
+const struct cpu_kernel *__real_eager_cpu_of(enum region r, bool kv_bf16);
+const struct cpu_kernel *__wrap_eager_cpu_of(enum region r, bool kv_bf16);
 
 static bool planted;
 
@@ -56,7 +56,7 @@ static void note(enum region r, const void *args, const struct team *team)
         pages_of[layer] = ((const struct attn_in_args *)args)->k_pages;
     if (team->rank == 0 && runs < MOST)
         ran[runs++] = (struct plan_node){r, layer};
-    __real_eager_cpu(r)->run(args, team);
+    __real_eager_cpu_of(r, false)->run(args, team);
 }
 
 #define NOTES(r)                                                   \
@@ -73,13 +73,13 @@ NOTES(REGION_MLP_OUT)
 NOTES(REGION_HEAD)
 NOTES(REGION_MLP)
 
-const struct cpu_kernel *__wrap_eager_cpu(enum region r)
+const struct cpu_kernel *__wrap_eager_cpu_of(enum region r, bool kv_bf16)
 {
     static void (*const run[])(const void *, const struct team *) = {
         run_REGION_EMBED,  run_REGION_ATTN_IN, run_REGION_ATTN, run_REGION_ATTN_OUT,
         run_REGION_MLP_IN, run_REGION_MLP_OUT, run_REGION_HEAD, run_REGION_MLP};
     static struct cpu_kernel noting[REGION_LOCAL];
-    noting[r] = *__real_eager_cpu(r);
+    noting[r] = *__real_eager_cpu_of(r, kv_bf16);
     noting[r].run = run[r];
     return &noting[r];
 }
@@ -196,8 +196,8 @@ static void the_whole_model_check_runs_a_fused_kernel(void **state)
     struct kernel_sizes sizes = {.packed = xcalloc(3, sizeof *sizes.packed)};
     struct forward *f = forward_open(model, 1, 5);
     forward_step(f, text_a, 0, 1, 0, 5, split);
-    forward_room(f, eager_cpu(REGION_MLP), NULL, &sizes);
-    forward_use(f, eager_cpu(REGION_MLP));
+    forward_room(f, eager_cpu_of(REGION_MLP, false), NULL, &sizes);
+    forward_use(f, eager_cpu_of(REGION_MLP, false));
     runs = 0;
     forward_step(f, text_a, 0, 1, 0, 5, whole);
     assert_int_equal(runs, 4 * 3 + 2);
@@ -231,7 +231,7 @@ static void note_call(const void *args, const struct team *team)
                        : watched == REGION_MLP    ? a->mlp.y
                                                   : a->out.y;
     float before = in[1]; /* y may be x */
-    __real_eager_cpu(watched)->run(args, team);
+    __real_eager_cpu_of(watched, false)->run(args, team);
     if (calls < (int32_t)(sizeof call / sizeof *call))
         call[calls++] = (struct call){a->embed.m,
                                       watched == REGION_ATTN_IN ? a->attn_in.position[0]
@@ -254,7 +254,7 @@ static void calls_of_one_token_are_those_of_steps_of_one_token(void **state)
     static float logits[2][10 * VOCAB];
     static struct call seen[2][MOST * 4];
     for (watched = REGION_ATTN_IN; (int)watched < REGION_LOCAL; watched++) {
-        struct cpu_kernel noting = *__real_eager_cpu(watched);
+        struct cpu_kernel noting = *__real_eager_cpu_of(watched, false);
         noting.run = note_call;
         for (int wide = 0; wide < 2; wide++) {
             struct kernel_sizes sizes = {.packed = xcalloc(3, sizeof *sizes.packed)};

@@ -9,6 +9,7 @@
 
 #include "engine/model.h"
 #include "specializer/candidate/candidate.h"
+#include "specializer/candidate/template.h"
 #include "specializer/search/known.h"
 
 static struct model *opened(const char *path, int32_t world, int32_t rank)
@@ -90,12 +91,60 @@ static void where_layers_are_alike_nothing_of_formats_is_added(void **state)
     model_close(m);
 }
 
+/* The -D of KV_BF16 that builds for this slot are given; NULL: none. To be freed. */
+static char *kv_flag(const struct model *m, const char *template, enum region r)
+{
+    const struct template *t = template_find(template);
+    const struct point p = template_defaults(t);
+    struct facts f;
+    char *found = NULL;
+    facts_fill(&f, m, r, 1, NUMERICS_TOLERANCE);
+    char **flag = point_flags(t, &p, &f);
+    for (int i = 0; flag[i]; i++) {
+        if (strncmp(flag[i], "-DKV_BF16", 9) == 0)
+            found = flag[i];
+        else
+            free(flag[i]);
+    }
+    free(flag);
+    return found;
+}
+
+/* One type's evidence and objects are never the other's; those of floats, which there were first,
+ * are what they were. */
+static void a_cache_of_another_type_is_another_environment(void **state)
+{
+    (void)state;
+    struct model *m = opened("random:tiny", 1, 0);
+    const struct machine machine = {.device = "a machine, 1 thread"};
+    char *floats = model_shape_text(m), *heading = known_heading(&machine, m, 1, 0);
+    assert_null(strstr(floats, "kv="));
+    assert_null(strstr(heading, "kv="));
+    assert_null(kv_flag(m, "attn", REGION_ATTN));
+    m->shape.kv_bf16 = true;
+    char *halves = model_shape_text(m), *other = known_heading(&machine, m, 1, 0);
+    assert_non_null(strstr(halves, " kv=bf16"));
+    assert_non_null(strstr(other, " kv=bf16\nweights"));
+    char *flag = kv_flag(m, "attn", REGION_ATTN);
+    assert_string_equal(flag, "-DKV_BF16=1");
+    free(flag);
+    flag = kv_flag(m, "attn_in", REGION_ATTN_IN);
+    assert_string_equal(flag, "-DKV_BF16=1");
+    free(flag);
+    free(floats);
+    free(halves);
+    free(heading);
+    free(other);
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_part_by_name_is_the_environment_of_every_rank),
         cmocka_unit_test(other_parts_and_formats_are_other_environments),
         cmocka_unit_test(where_layers_are_alike_nothing_of_formats_is_added),
+        cmocka_unit_test(a_cache_of_another_type_is_another_environment),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

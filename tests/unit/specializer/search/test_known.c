@@ -257,6 +257,38 @@ static void points_of_the_same_maker_come_first(void **state)
     known_close(k);
 }
 
+/* What reads half the bytes was measured by itself; matrices know nothing of it. */
+static void attention_is_known_by_the_type_of_its_cache(void **state)
+{
+    (void)state;
+#define ATTENTION "ISA=2 SHARE=2 SPLITS=1 FLIGHT=1 CHUNK=1024 PREFETCH="
+    static const char model[] = "model hidden=576 heads=9 kv_heads=3 head_dim=64 ffn=1536 "
+                                "vocab=49152";
+    char *rows =
+        xasprintf("whet-known 1\nmachine cpu vnni 2 A machine\nnumerics tolerance\n"
+                  "%s\n" WEIGHTS("Q4_1") "attn/m1/c256 1.5 attn " ATTENTION "1 DEAL=0\n"
+                                         "%s kv=bf16\n" WEIGHTS(
+                                             "Q4_1") "attn/m1/c256 1.4 attn " ATTENTION
+                                                     "2 DEAL=0\nmlp_out/m1 1.3 " KNOBS("256"),
+                  model, model);
+    struct known *k = read_text(rows, 0);
+    struct facts f = smollm;
+    struct known_slot slot = {&f, 1, 256, 2, NUMERICS_TOLERANCE, "A machine"};
+    struct known_point found[4];
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        f.KV_BF16 = bf16;
+        f.REGION = REGION_ATTN;
+        slot.context = 256;
+        assert_int_equal(known_find(k, &slot, found, 4), 1);
+        assert_int_equal(prefetch(&found[0]), 1 + bf16);
+        f.REGION = REGION_MLP_OUT;
+        slot.context = 0;
+        assert_int_equal(known_find(k, &slot, found, 4), 1);
+    }
+    known_close(k);
+    free(rows);
+}
+
 /* What an export says of this machine is what its own rows are found by. */
 static void a_heading_leads_back_to_the_machine_that_wrote_it(void **state)
 {
@@ -318,6 +350,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_nearest_model_and_the_same_policy_come_first),
         cmocka_unit_test(points_of_the_same_maker_come_first),
+        cmocka_unit_test(attention_is_known_by_the_type_of_its_cache),
         cmocka_unit_test(other_instructions_formats_and_buckets_are_too_far),
         cmocka_unit_test(lower_precisions_know_of_each_other),
         cmocka_unit_test(bad_and_stale_rows_are_left_out),
