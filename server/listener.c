@@ -43,9 +43,12 @@ static int listen_on(const struct sockaddr *address)
 {
     bool v6 = address->sa_family == AF_INET6;
     socklen_t size = v6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
-    int fd = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), on = 1;
+    int fd = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int on = 1, off = 0;
     if (fd < 0)
         return -1;
+    if (v6) /* :: is both, whatever net.ipv6.bindv6only says */
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     /* A server that starts again need not wait for connections of the one before to time out. */
     if (!setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) && !bind(fd, address, size) &&
         !listen(fd, BACKLOG))
