@@ -172,7 +172,7 @@ void engine_take_options(struct engine_options *o, const struct config *c)
     o->probes = c->specializer_enabled;
     o->huge_pages = c->engine_huge_pages;
     o->pin_threads = c->engine_pin_threads;
-    o->numa = strcmp(c->engine_numa, "off") != 0;
+    o->numa = !c->engine_numa || strcmp(c->engine_numa, "off") != 0;
     o->bit_equal = c->specializer_numerics && strcmp(c->specializer_numerics, "bit_equal") == 0;
     o->e4m3 = c->specializer_enabled && c->specializer_numerics &&
               strcmp(c->specializer_numerics, "fp8") == 0;

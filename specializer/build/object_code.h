@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* object_code.h - system-call instructions in machine code. */
-#ifndef WHET_SPECIALIZER_OBJECT_CODE_H
-#define WHET_SPECIALIZER_OBJECT_CODE_H
+#ifndef WHET_SPECIALIZER_BUILD_OBJECT_CODE_H
+#define WHET_SPECIALIZER_BUILD_OBJECT_CODE_H
 
 #include <stddef.h>
 #include <stdint.h>
