@@ -134,11 +134,13 @@ static bool decide(const struct numa_plan *plan, bool wanted, char say[NUMA_TEXT
     else if (!may_bind(plan))
         snprintf(say, NUMA_TEXT, "threads are on nodes %s, but %s: mbind: %s", names, first,
                  strerror(errno));
-    else
+    else {
         snprintf(say, NUMA_TEXT,
                  "threads are on nodes %s of %d: weights, keys and values are spread over these",
                  names, plan->all);
-    return wanted && !has_policy() && may_bind(plan);
+        return true;
+    }
+    return false;
 }
 
 void numa_open_in(const char *root, bool wanted)
