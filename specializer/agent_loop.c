@@ -55,20 +55,22 @@ static bool is_among(const struct slot *const *among, int n, const struct slot *
     return found;
 }
 
-/* The slot where a text is worth most, of these `n` or, with 0, of all; or NULL. */
+/* The slot where a text is worth most, of these `n` or, with 0, of all; or NULL. Slots that
+ * somebody named have their turns however little of the time they take: of a small model's steps
+ * one that was interrupted can be more than all others together. */
 static struct slot_search *choose(struct specializer *s, const struct slot *const *among, int n)
 {
     struct slot_search *best = NULL;
-    double most = OBSERVE_LEAST;
+    double most = n > 0 ? 0 : OBSERVE_LEAST;
     for (int i = 0; i < s->slot_searches; i++) {
         struct slot_search *p = &s->slot_search[i];
         struct facts f;
         const struct template *t;
         struct point point;
         int measured = 0, dry = 0;
-        if (!is_among(among, n, p->slot) || observe_worth(&s->observe, i, 0, 0) < most ||
-            !choosable(s, p) || !point_of(s, p, &f, &t, &point) ||
-            !agent_may(s->agent, p->slot->name, &measured, &dry))
+        if (!is_among(among, n, p->slot) || observe_run_s(&s->observe, i) <= 0 ||
+            observe_worth(&s->observe, i, 0, 0) < most || !choosable(s, p) ||
+            !point_of(s, p, &f, &t, &point) || !agent_may(s->agent, p->slot->name, &measured, &dry))
             continue;
         double worth = observe_worth(&s->observe, i, measured, dry);
         if (worth >= most) {

@@ -70,6 +70,8 @@ struct template
 
 int template_count(void);
 const struct template *template_at(int i);
+/* Its place among those; -1: a template of a language model's kernels (agent_template()), which no
+ * search has points of. */
 int template_index(const struct template *t);
 const struct template *template_find(const char *id);          /* NULL: none */
 int template_knob(const struct template *t, const char *name); /* index, or -1 */

@@ -143,7 +143,8 @@ const struct template *template_at(int i)
 
 int template_index(const struct template *t)
 {
-    return (int)(t - templates);
+    const uintptr_t at = ((uintptr_t)t - (uintptr_t)templates) / sizeof *t;
+    return at < sizeof templates / sizeof *templates ? (int)at : -1;
 }
 
 static const char *const isa_names[] = {

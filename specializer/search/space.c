@@ -385,7 +385,8 @@ static int32_t find_index(const struct space *s, int template, const uint8_t *in
 int32_t space_find(const struct space *s, const struct template *t, const struct point *p)
 {
     uint8_t index[KNOBS_MAX];
-    return index_of(t, p, index) ? find_index(s, template_index(t), index) : -1;
+    const int template = template_index(t);
+    return template >= 0 && index_of(t, p, index) ? find_index(s, template, index) : -1;
 }
 
 int space_distance(const struct space *s, int32_t a, int32_t b)

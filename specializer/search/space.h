@@ -42,6 +42,7 @@ int space_size(const struct space *s);
 const struct facts *space_facts(const struct space *s);
 const struct template *space_template(const struct space *s, int32_t id);
 void space_point(const struct space *s, int32_t id, struct point *out);
+/* -1: none of the space's, as a language model's kernel never is. */
 int32_t space_find(const struct space *s, const struct template *t, const struct point *p);
 /* The point's family, 0 .. space_families()-1: its template and the FAMILY rows of
  * kernels/roles.def. Points of one family differ in degree, families differ in kind. */

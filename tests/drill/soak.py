@@ -27,7 +27,7 @@ import load
 import soak_checks as checks
 import soak_clients as clients
 import soak_faults as faults
-from world import Failed, demand, wait_until
+from world import Failed, demand, end_of, wait_until
 
 PR_SET_CHILD_SUBREAPER = 36
 DRAIN_S = 5
@@ -254,7 +254,8 @@ class Soak:
             while time.monotonic() < pause:
                 if self.server.process.poll() is not None:
                     self.killed = True
-                    self.fail(f"the server ended with {self.server.process.returncode}: {self.server.text()[-6000:]}")
+                    end = end_of(self.server.process.returncode)
+                    self.fail(f"the server ended {end}: {self.server.text()[-6000:]}")
                     self.ending, self.ready = True, False
                     return
                 time.sleep(0.2)

@@ -13,7 +13,7 @@ import conftest
 import soak_clients as clients
 from test_drills import LEGAL
 from soak_clients import Lost, exchange
-from world import Failed, children, demand, kind_of, memory, total, wait_until
+from world import Failed, children, demand, end_of, kind_of, memory, total, wait_until
 
 LINE = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*Z? +(error|warn|info|debug) +\S+: ")
 ZERO = ("whet_requests_running", "whet_requests_waiting", "whet_pending_bytes", "whet_pending_jobs",
@@ -284,7 +284,7 @@ def after(w, how, code):
     # While the model is being loaded the first signal ends the process.
     allowed = {"drained": (0,) if w.ready_once else (0, -15), "killed": (-9,), "told twice": (0, -15, 1)}[how]
     if code not in allowed:
-        w.fail(f"{how}, the server ended with {code}: {log[-3000:]}")
+        w.fail(f"{how}, the server ended {end_of(code)}: {log[-3000:]}")
     w.guard(lambda: wait_until(lambda: not orphans(w), lambda: f"children of a server that ended: {orphans(w)}",
                                looks=300, pause=0.1))
     reap()

@@ -9,6 +9,7 @@ and fails nothing.
 import contextlib
 import os
 import re
+import signal
 import sqlite3
 import subprocess
 import tempfile
@@ -57,6 +58,11 @@ def wait_until(condition, what, looks=LOOKS, pause=LOOK):
 
 
 # ---- what /proc tells -------------------------------------------------------------------------
+
+
+def end_of(code):
+    """How a process ended, in words: a report that leaves numbers out still says which signal it was."""
+    return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit status {code}"
 
 
 def children(pid):

@@ -100,6 +100,19 @@ static void a_lesson_is_of_the_kernel_that_serves(void **state)
     close_world(w);
 }
 
+/* Such a kernel is at no point of any search, which others could try. */
+static void a_kernel_of_a_language_model_is_no_lesson(void **state)
+{
+    (void)state;
+    struct world *w = open_world();
+    struct candidate *c = w->search[1].locked.active;
+    c->template = agent_template(MACHINE_CPU, REGION_ATTN_OUT);
+    assert_true(agent_point(c->template, space_facts(w->search[0].space), &c->point));
+    gather_lessons(&w->s, &w->search[0], &w->s.consultation);
+    assert_int_equal(w->s.consultation.request.lessons, 0);
+    close_world(w);
+}
+
 static void *tell_agent(void *ctx)
 {
     struct world *w = ctx;
@@ -122,6 +135,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lesson_is_of_the_kernel_that_serves),
+        cmocka_unit_test(a_kernel_of_a_language_model_is_no_lesson),
         cmocka_unit_test(an_agent_is_told_of_the_kernel_that_serves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

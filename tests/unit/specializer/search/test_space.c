@@ -8,6 +8,7 @@
 
 #include "engine/plan.h"
 #include "engine/quant.h"
+#include "specializer/agent/agent_source.h"
 #include "specializer/candidate/hash.h"
 #include "specializer/search/space.h"
 #include "tests/unit/specializer/shapes.h"
@@ -173,6 +174,9 @@ static void space_finds_every_point_it_lists(void **unused)
     }
     p.value[0] = 77;
     assert_int_equal(space_find(s, space_template(s, 0), &p), -1);
+    const struct template *text = agent_template(MACHINE_CPU, REGION_ATTN_IN);
+    assert_true(agent_point(text, &f, &p));
+    assert_int_equal(space_find(s, text, &p), -1);
     space_close(s);
 }
 
