@@ -22,6 +22,7 @@
 #include "config/json_strict.h"
 #include "engine/cpu/blas.h"
 #include "engine/cpu/executor.h"
+#include "engine/crash.h"
 #include "server/server.h"
 #include "specializer/admission/probe.h"
 #include "specializer/build/build.h"
@@ -131,6 +132,8 @@ static bool wants_help(int argc, char **argv)
 
 static int run(const struct command *c, int argc, char **argv)
 {
+    if (c->help)
+        crash_catch(); /* internal ones have handlers of their own */
     if (!c->usage || !wants_help(argc, argv))
         return c->run(argc - 1, argv + 1);
     printf("%s\nThe options of whet serve: whet --help\n", c->usage);

@@ -16,6 +16,7 @@
 
 #include "config/err.h"
 #include "config/safe_path.h"
+#include "engine/crash_trace.h"
 #include "engine/fault.h"
 
 static const char magic[8] = "whetcr1";
@@ -33,13 +34,15 @@ static struct {
     char head[CRASH_HEAD];
     size_t head_n; /* above 0: fd is a socket */
     _Atomic bool noted;
+    _Atomic bool dying;      /* a thread has met a fault, and has the word */
+    bool caught, to_the_end; /* faults are, whether or not there is a place to note them */
     struct sigaction before[NSIG];
 } crash = {.fd = -1};
 
 static _Atomic(const struct crash_kernels *) step_kernels;
 static _Atomic(const struct kernel *) running;
 
-static _Thread_local bool computes;
+static _Thread_local bool computes, dies;
 static _Thread_local void *own_stack;
 
 /* ---- what the threads say ------------------------------------------------------------------- */
@@ -133,7 +136,8 @@ static bool of_our_own(const siginfo_t *info)
     return info->si_code > 0 || (info->si_code == SI_TKILL && info->si_pid == getpid());
 }
 
-static void note(int sig)
+/* The kernel that it happened in, if any did. False: there is nothing to note. */
+static bool note(int sig, const struct kernel **in)
 {
     struct crash_record *r = &crash.page.record;
     const struct kernel *k = atomic_load_explicit(&running, memory_order_acquire);
@@ -150,21 +154,33 @@ static void note(int sig)
     for (int32_t i = 0; !k && step && i < step->n; i++)
         add(r, step->of[i]);
     if (r->n == 0)
-        return;
+        return false;
     save();
-    say(r->what, k);
+    *in = k;
+    return true;
 }
 
+/* What must not be lost comes first, and what people look for, the last line, last. */
+static void last_words(int sig, const siginfo_t *info, const void *context)
+{
+    const struct kernel *in = NULL;
+    bool noted =
+        crash.fd >= 0 && computes && !atomic_exchange(&crash.noted, true) && note(sig, &in);
+    crash_trace(sig, info, context);
+    if (noted)
+        say(crash.page.record.what, in);
+}
+
+/* The first process of a container is not ended by a signal that it sends to itself: it goes on
+ * where the fault was, and what the system itself finds there ends it. So a thread may come here
+ * twice: abort() goes on with an instruction that is none. */
 static void on_fault(int sig, siginfo_t *info, void *context)
 {
-    (void)context;
-    if (!of_our_own(info) || !computes) {
-        /* no word on any kernel */
-    } else if (!atomic_exchange(&crash.noted, true)) {
-        note(sig);
-    } else {
-        for (;;)
+    if (of_our_own(info) && !dies) {
+        while (atomic_exchange(&crash.dying, true))
             pause();
+        dies = true;
+        last_words(sig, info, context);
     }
     sigaction(sig, &crash.before[sig], NULL);
     raise(sig); /* delivered when this handler returns, with the registers of the fault */
@@ -195,8 +211,18 @@ void crash_of_rank(const struct crash_record *r, int32_t rank)
 
 static void catch_faults(void)
 {
+    if (crash.caught)
+        return;
+    crash.caught = true;
+    crash_trace_prepare();
     fault_each(crash.before, NULL);
     fault_catch(on_fault);
+}
+
+void crash_catch(void)
+{
+    crash.to_the_end = true;
+    catch_faults();
 }
 
 static void begin(int fd)
@@ -242,7 +268,10 @@ void crash_close(void)
 {
     if (crash.fd < 0)
         return;
-    fault_each(NULL, crash.before);
+    if (!crash.to_the_end) {
+        fault_each(NULL, crash.before);
+        crash.caught = false;
+    }
     if (crash.path && (!atomic_load(&crash.noted) || crash.page.record.n == 0))
         unlink(crash.path);
     if (crash.path)

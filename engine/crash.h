@@ -32,6 +32,10 @@ struct crash_record {
     char kernel[CRASH_KERNELS][24]; /* their ids */
 };
 
+/* From now on, to its end, the last words of this process are where a fault was (crash_trace.h),
+ * before it ends as it would have. Once, before there are other threads. */
+void crash_catch(void);
+
 /* From now on a fault of this process leaves a record in a new file at `path`, in a folder that
  * passed safe_folder(), and then ends it as it would have. One at a time. 0 or -1. */
 int crash_open(const char *path, struct err *err);

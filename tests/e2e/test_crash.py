@@ -96,6 +96,7 @@ def test_a_kernel_that_kills_the_server_is_not_restored(tmp_path):
         requests.post(s.url + "/v1/completions", json=LONG, timeout=PATIENCE)
     assert s.process.wait(PATIENCE) == -signal.SIGSEGV
     s.reader.join(PATIENCE)
+    assert re.search(r"error crash: SIGSEGV writing 0x8 in thread whet-\w+, at 0x", s.text())
     assert f"error engine: SIGSEGV in kernel {key} (" in s.text()
     assert row(store, key)[0] == "active"  # nobody had the time to say otherwise
 
