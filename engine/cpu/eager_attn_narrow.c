@@ -5,101 +5,11 @@
  * values in rising position. A long context comes out of memory, so keys and values are read once,
  * in the order in which they lie there, for all heads and tokens that a rank has: a page's rows of
  * a kv head meet all that look at them while they are in the first-level cache
- * (docs/lab/2026-11-30-cpu-long-contexts.md). Those in bf16 become floats there first, once for
- * all, so that what is computed of them is the same code. Ranks take heads.
+ * (docs/lab/2026-11-30-cpu-long-contexts.md). Those in bf16 are widened in registers
+ * (eager_attn_pairs.c), or become floats there first, once for all, so that what is computed of
+ * them is the same code. Ranks take heads.
  */
-#include "engine/cpu/eager_attn.h"
-
-/* What a rank computes together: neighbouring heads of neighbouring tokens of a span. Keys, then
- * values are read in the order in which they lie in memory, page by page and in a page one kv head
- * after the other, and each page's rows of a kv head meet all that look at them. */
-struct work {
-    const struct attn_args *a;
-    const struct keys_values *kv;
-    const struct span *s;
-    int32_t t0, tokens, h0, h1; /* tokens of the span; heads [h0, h1) */
-    float *p;                   /* [tokens, h1 - h0, ldp]: scores, then weights */
-    int64_t ldp;
-    float *room; /* for a page's rows of a kv head */
-};
-
-/* Positions that token t looks at. */
-static int32_t seen(const struct work *w, int32_t t)
-{
-    return w->s->context - w->s->count + w->t0 + t + 1;
-}
-
-static float *row_of(const struct work *w, int32_t t, int32_t head)
-{
-    return w->p + (t * (int64_t)(w->h1 - w->h0) + head - w->h0) * w->ldp;
-}
-
-/* Where head's q, and its output, of token t begin. */
-static int64_t place_of(const struct work *w, int32_t t, int32_t head)
-{
-    return ((int64_t)(w->s->first + w->t0 + t) * w->a->heads + head) * w->a->head_dim;
-}
-
-/* The heads of [h0, h1) that kv head kvh serves. */
-static int32_t heads_of(const struct work *w, int32_t kvh, int32_t *first)
-{
-    int32_t group = w->a->heads / w->a->kv_heads, end = (kvh + 1) * group;
-    *first = kvh * group > w->h0 ? kvh * group : w->h0;
-    return (end < w->h1 ? end : w->h1) - *first;
-}
-
-/* Rows of a kv head in a page are read while those that come AHEAD bytes later are asked for: into
- * the second-level cache, as the first has buffers for fewer lines under way
- * (docs/lab/2026-11-30-cpu-eager-memory.md), and evenly, since what is asked for at once is waited
- * for. */
-enum { AHEAD = 8192, LINE = 64 };
-struct stream {
-    const struct work *w;
-    int32_t page, pages, kvh, kvh0, kvh1; /* what is asked for next; [kvh0, kvh1) are read */
-    bool values;
-    const char *at, *end; /* what is asked for now, */
-    int64_t each;         /* so many bytes a call */
-};
-
-static void stream_step(struct stream *n)
-{
-    if (++n->kvh < n->kvh1)
-        return;
-    n->kvh = n->kvh0;
-    if (++n->page < n->pages)
-        return;
-    n->page = n->values ? n->pages - 1 : 0; /* behind the last nothing follows: it again */
-    n->values = true;
-}
-
-static struct stream stream_open(const struct work *w)
-{
-    int32_t group = w->a->heads / w->a->kv_heads;
-    struct stream n = {.w = w, .kvh0 = w->h0 / group, .kvh1 = (w->h1 + group - 1) / group};
-    n.pages = (seen(w, w->tokens - 1) + KV_PAGE - 1) / KV_PAGE;
-    n.kvh = n.kvh0;
-    for (int64_t bytes = 0; bytes < AHEAD; bytes += page_row_bytes(w->kv))
-        stream_step(&n);
-    return n;
-}
-
-/* The next rows will be asked for in so many calls of ask(). */
-static void share(struct stream *n, int32_t calls)
-{
-    const struct attn_args *a = n->w->a;
-    int64_t bytes = page_row_bytes(n->w->kv);
-    n->at = page_rows(n->w->kv, n->values ? a->v_pages : a->k_pages, n->w->s, n->page, n->kvh);
-    n->end = n->at + bytes;
-    n->each = (bytes / LINE + calls - 1) / calls * LINE;
-    stream_step(n);
-}
-
-static inline void ask(struct stream *n)
-{
-    const char *to = n->at + n->each;
-    for (; n->at < to && n->at < n->end; n->at += LINE)
-        __builtin_prefetch(n->at, 0, 2);
-}
+#include "engine/cpu/eager_attn_narrow.h"
 
 /* acc[i] += q . k_i for four neighbouring keys; a head is `sets` whole sets of 16 */
 static inline __attribute__((always_inline)) void
@@ -156,20 +66,46 @@ static void page_scores(const float *q, const float *k, int64_t head_dim, float 
     }
 }
 
+/* The rows of a page as floats, if that is how they are multiplied. */
+static const float *floats_of(const struct work *w, const char *rows)
+{
+    if (!w->kv->halves)
+        return (const float *)(const void *)rows;
+    if (!w->pairs)
+        widen(rows, (int64_t)KV_PAGE * w->a->head_dim, w->room);
+    return w->room;
+}
+
+/* Head's q of token t in pairs. */
+static float *q_of(const struct work *w, int32_t t, int32_t head)
+{
+    return w->room + (t * (int64_t)(w->h1 - w->h0) + head - w->h0) * w->a->head_dim;
+}
+
 /* p[j] = q . k_j * scale, -inf from the end of what a token sees up to whole pages */
 static void scores(const struct work *w, struct stream *next)
 {
     const struct attn_args *a = w->a;
-    int32_t sets = (a->head_dim + LANES - 1) / LANES * (KV_PAGE / 4), first;
+    int32_t hd = a->head_dim, at_once = w->pairs ? PAIRS_KEYS : 4, first;
+    int32_t sets = (hd + LANES - 1) / LANES * (KV_PAGE / at_once);
+    for (int32_t t = 0; PAIRS && w->pairs && t < w->tokens; t++)
+        for (int32_t h = w->h0; h < w->h1; h++)
+            EAGER(pairs_of)(a->q + place_of(w, t, h), hd, q_of(w, t, h));
     for (int32_t page = 0; page < next->pages; page++) {
         for (int32_t kvh = next->kvh0; kvh < next->kvh1; kvh++) {
-            const float *k = page_floats(w->kv, a->k_pages, w->s, page, kvh, KV_PAGE, w->room);
+            const char *rows = page_rows(w->kv, a->k_pages, w->s, page, kvh);
+            const float *k = floats_of(w, rows);
             int32_t count = heads_of(w, kvh, &first);
             share(next, sets * count * w->tokens);
-            for (int32_t t = 0; t < w->tokens; t++)
-                for (int32_t h = first; h < first + count && page * KV_PAGE < seen(w, t); h++)
-                    page_scores(a->q + place_of(w, t, h), k, a->head_dim, a->scale, next,
-                                row_of(w, t, h) + (int64_t)page * KV_PAGE);
+            for (int32_t t = 0; t < w->tokens; t++) {
+                for (int32_t h = first; h < first + count && page * KV_PAGE < seen(w, t); h++) {
+                    float *p = row_of(w, t, h) + (int64_t)page * KV_PAGE;
+                    if (PAIRS && w->pairs)
+                        EAGER(pairs_scores)(q_of(w, t, h), rows, hd, a->scale, next, p);
+                    else
+                        page_scores(a->q + place_of(w, t, h), k, hd, a->scale, next, p);
+                }
+            }
         }
     }
     for (int32_t t = 0; t < w->tokens; t++)
@@ -177,17 +113,6 @@ static void scores(const struct work *w, struct stream *next)
             for (int32_t j = seen(w, t); j % KV_PAGE; j++)
                 row_of(w, t, h)[j] = -INFINITY;
 }
-
-/* Heads and sets of 16 dimensions that are summed at once, as registers allow. */
-#if defined(__AVX512F__)
-enum { HEADS = 4, SETS = 4 };
-#elif defined(__AVX2__)
-enum { HEADS = 3, SETS = 2 };
-#elif defined(__aarch64__)
-enum { HEADS = 4, SETS = 1 };
-#else
-enum { HEADS = 2, SETS = 1 };
-#endif
 
 /* out[d] += sum_j p[j] v_j[d] over the `keys` positions of a page, for `heads` neighbouring heads
  * and 16 * sets dimensions. */
@@ -249,14 +174,21 @@ static void values(const struct work *w, struct stream *next)
     int32_t hd = a->head_dim, blocks = (hd + SETS * LANES - 1) / (SETS * LANES), first;
     for (int32_t page = 0; page < next->pages; page++) {
         for (int32_t kvh = next->kvh0; kvh < next->kvh1; kvh++) {
-            const float *v = page_floats(w->kv, a->v_pages, w->s, page, kvh, KV_PAGE, w->room);
+            const char *rows = page_rows(w->kv, a->v_pages, w->s, page, kvh);
+            const float *v = floats_of(w, rows);
             int32_t count = heads_of(w, kvh, &first), end = first + count;
             share(next, KV_PAGE * blocks * ((count + HEADS - 1) / HEADS) * w->tokens);
             for (int32_t t = 0; t < w->tokens; t++) {
                 int32_t left = seen(w, t) - page * KV_PAGE, keys = left < KV_PAGE ? left : KV_PAGE;
-                for (int32_t h = first; h < end && keys > 0; h += HEADS)
-                    values_heads(row_of(w, t, h) + (int64_t)page * KV_PAGE, w->ldp, v, hd, keys,
-                                 end - h < HEADS ? end - h : HEADS, next, a->a + place_of(w, t, h));
+                for (int32_t h = first; h < end && keys > 0; h += HEADS) {
+                    const float *p = row_of(w, t, h) + (int64_t)page * KV_PAGE;
+                    float *out = a->a + place_of(w, t, h);
+                    int32_t heads = end - h < HEADS ? end - h : HEADS;
+                    if (PAIRS && w->pairs)
+                        EAGER(pairs_values)(p, w->ldp, rows, hd, keys, heads, next, out);
+                    else
+                        values_heads(p, w->ldp, v, hd, keys, heads, next, out);
+                }
             }
         }
     }
@@ -269,9 +201,10 @@ void EAGER(attend)(const struct keys_values *kv, const struct span *s, int32_t t
     const struct attn_args *a = kv->a;
     int64_t ldp = (s->context - s->count + t0 + tokens + KV_PAGE - 1) / KV_PAGE * KV_PAGE;
     int64_t rows = (int64_t)tokens * (h1 - h0), hd = a->head_dim;
-    int64_t floats = rows * (1 + ldp), room = kv->halves ? KV_PAGE * hd : 0;
+    bool pairs = PAIRS && kv->halves && hd % LANES == 0;
+    int64_t floats = rows * (1 + ldp), room = kv->halves ? (pairs ? rows : KV_PAGE) * hd : 0;
     float *sum = eager_arena(EAGER_INNER, (floats + room) * (int64_t)sizeof *sum);
-    struct work w = {a, kv, s, t0, tokens, h0, h1, sum + rows, ldp, sum + floats};
+    struct work w = {a, kv, s, t0, tokens, h0, h1, sum + rows, ldp, sum + floats, pairs};
     struct stream next = stream_open(&w);
     scores(&w, &next);
     for (int32_t t = 0; t < tokens; t++) {
@@ -286,6 +219,8 @@ void EAGER(attend)(const struct keys_values *kv, const struct span *s, int32_t t
     for (int32_t t = 0; t < tokens; t++) {
         for (int32_t h = h0; h < h1; h++) {
             float r = 1.0f / sum[t * (h1 - h0) + h - h0], *out = a->a + place_of(&w, t, h);
+            if (PAIRS && pairs)
+                EAGER(pairs_back)(out, hd);
             for (int32_t d = 0; d < hd; d++)
                 out[d] *= r;
         }

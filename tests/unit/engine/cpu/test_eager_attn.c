@@ -257,7 +257,8 @@ static void few_tokens_keep_the_canonical_order(void **state)
     (void)state;
     static const struct {
         int heads, kv_heads, head_dim;
-    } of[] = {{9, 3, 64}, {16, 8, 128}, {8, 1, 80}, {6, 2, 36}, {5, 1, 256}, {4, 4, 96}};
+    } of[] = {{9, 3, 64},  {16, 8, 128}, {8, 1, 80}, {6, 2, 36},
+              {5, 1, 256}, {4, 4, 96},   {7, 1, 112}};
     static const int contexts[] = {1, 15, 16, 17, 33, 300};
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         struct model *m = model_of(of[i].heads, of[i].kv_heads, of[i].head_dim);
