@@ -6,11 +6,13 @@ import json
 import os
 import random
 import re
+import signal
 import sqlite3
 import time
 
 import conftest
 import soak_clients as clients
+from parts_faults import COMPILERS
 from test_drills import LEGAL
 from soak_clients import Lost, exchange
 from world import Failed, children, demand, end_of, kind_of, memory, total, wait_until
@@ -285,6 +287,8 @@ def after(w, how, code):
     allowed = {"drained": (0,) if w.ready_once else (0, -15), "killed": (-9,), "told twice": (0, -15, 1)}[how]
     if code not in allowed:
         w.fail(f"{how}, the server ended {end_of(code)}: {log[-3000:]}")
+    if code != 0:
+        end_hung_compilers()
     w.guard(lambda: wait_until(lambda: not orphans(w), lambda: f"children of a server that ended: {orphans(w)}",
                                looks=300, pause=0.1))
     reap()
@@ -311,6 +315,15 @@ def sanitized(log):
 def orphans(w):
     reap()
     return [c[:3] for c in children(os.getpid()).values() if c[0] and kind_of(c) not in ("mount", "umount")]
+
+
+def end_hung_compilers():
+    """What a compiler runs ends with its work, or by its limit of time, where the server was gone before it could
+    end it; those that hang because a saboteur made them do neither."""
+    for pid, command in children(os.getpid()).items():
+        if kind_of(command) in (*COMPILERS, "sleep"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def reap():
