@@ -167,8 +167,10 @@ static double kernel_speed(const struct kernel *k, const struct candidate *like)
 {
     if (k->origin == ORIGIN_EAGER)
         return 1;
-    /* The name has the knobs; only those that matter are read back. */
+    /* The name has the knobs; only those that matter are read back. A text's ends with its hash. */
     struct candidate c = *like;
+    const bool text = strncmp(k->name, "agent_", 6) == 0;
+    snprintf(c.body, sizeof c.body, "%s", text ? strrchr(k->name, ' ') + 1 : "");
     for (int i = 0; i < c.template->knobs; i++) {
         char pattern[64];
         snprintf(pattern, sizeof pattern, " %s=", c.template->knob[i].name);
