@@ -49,8 +49,10 @@ struct fake {
     _Atomic(struct specializer *) hasty;   /* rolls such a one back before the audit is judged */
     _Atomic(const char *) broken;          /* of one whose executor broke, or NULL */
     _Atomic(const char *) slowed; /* of one that has become half as fast as eager, or NULL */
-    atomic_int layers;            /* runs of a slot in a step beyond the first */
-    struct kernel *grave[4096];   /* unloaded: kept, because the test looks at slots freely */
+    void (*meanwhile)(
+        void);         /* what others do while a stage lasts, or a step is waited for; or NULL */
+    atomic_int layers; /* runs of a slot in a step beyond the first */
+    struct kernel *grave[4096]; /* unloaded: kept, because the test looks at slots freely */
     int graves;
 };
 static struct fake fake;
@@ -321,9 +323,16 @@ static void fake_unload(struct backend *b, struct kernel *k)
     atomic_fetch_sub(&fake.loaded, 1);
 }
 
+static void fake_meanwhile(void)
+{
+    if (fake.meanwhile)
+        fake.meanwhile();
+}
+
 static int fake_hook(struct backend *b, struct hook *t)
 {
     (void)b;
+    fake_meanwhile();
     pthread_mutex_lock(&fake_capture_lock);
     fake_capture = t && t->kind == HOOK_CAPTURE ? t : NULL;
     pthread_mutex_unlock(&fake_capture_lock);
