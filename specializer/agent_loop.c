@@ -153,6 +153,10 @@ static struct candidate *candidate_of(struct specializer *s, struct slot_search 
         agent_learn(s->agent, node, 0, reason, NULL);
         return NULL;
     }
+    if (!agent_text_has_hash(n->text, n->source)) { /* by which it would be found again */
+        agent_learn(s->agent, node, 0, "text: the store has another hash for it", NULL);
+        return NULL;
+    }
     if (agent_body_write(s->keys.kernel_dir, t->machine, n->source, n->text, &err) != 0) {
         log_error("agentic", "%s", err.msg);
         agent_forget(s->agent, node);

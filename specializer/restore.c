@@ -20,7 +20,6 @@
 #include "specializer/admission/inputs.h"
 #include "specializer/admission/prober.h"
 #include "specializer/agent/agent_source.h"
-#include "specializer/agent/agent_span.h"
 #include "specializer/agent/agent_store.h"
 #include "specializer/agent/agent_text.h"
 #include "specializer/build/build.h"
@@ -73,12 +72,9 @@ static bool bring_text(const struct terms *g, enum machine_kind machine, const s
     *why = "its text is lost";
     if (agent_store_find(g->store, r->source, &n, NULL) <= 0)
         return false;
-    char hash[17], *body = span_strip(n.text);
-    agent_body_hash(body, hash);
-    bool ok = strcmp(hash, r->source) == 0 &&
+    bool ok = agent_text_has_hash(n.text, r->source) &&
               agent_text_check(n.text, strlen(n.text), agent_language(machine), &err) == 0 &&
-              agent_body_write(g->keys->kernel_dir, machine, hash, n.text, &err) == 0;
-    free(body);
+              agent_body_write(g->keys->kernel_dir, machine, r->source, n.text, &err) == 0;
     tree_node_free(&n);
     return ok;
 }

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "specializer/agent/agent_source.h"
-#include "specializer/agent/agent_span.h"
 #include "specializer/store/store_sql.h"
 
 const char *imported_texts(enum machine_kind machine)
@@ -102,16 +101,6 @@ int agent_store_tree(struct store *s, const char *env, const char *slot, struct 
     return r;
 }
 
-/* Whether its text has the hash that its row says. */
-static bool is_whole(const struct agent_node *n)
-{
-    char hash[17], *body = n->text ? span_strip(n->text) : NULL;
-    if (body)
-        agent_body_hash(body, hash);
-    free(body);
-    return body && strcmp(hash, n->source) == 0;
-}
-
 int agent_store_find(struct store *s, const char *source, struct agent_node *out, struct err *err)
 {
     char sql[300];
@@ -124,7 +113,7 @@ int agent_store_find(struct store *s, const char *source, struct agent_node *out
         /* An older store may have the hash in a row whose text was written anew since. */
         while (!found && (code = sqlite3_step(q)) == SQLITE_ROW) {
             read_node(q, out);
-            found = is_whole(out);
+            found = out->text && agent_text_has_hash(out->text, out->source);
             if (!found)
                 tree_node_free(out);
         }
