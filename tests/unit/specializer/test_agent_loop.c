@@ -104,6 +104,33 @@ static void a_text_with_another_hash_is_not_tried(void **unused)
     }
 }
 
+/* The process was killed when its tree had not been told yet. */
+static void a_text_that_serves_is_right(void **unused)
+{
+    (void)unused;
+    struct world *w = open_world();
+    struct agent_tree t = {0};
+    struct record r;
+    struct err err;
+    const char *seed = agent_seed(MACHINE_CPU, REGION_MLP_OUT);
+    char hash[17];
+    agent_body_hash(seed, hash);
+    put(w, seed, hash);
+    struct candidate *c = tried(w);
+    c->evidence.speed = 1.5;
+    candidate_record(c, &r);
+    assert_int_equal(store_move(w->s.store, &r, LIFE_ACTIVE, "for a test", NULL, &err), 0);
+    candidate_free(c);
+    assert_null(tried(w));
+    assert_int_equal(agent_store_tree(w->s.store, w->s.keys.env, "mlp_out/m1", &t, NULL), 0);
+    assert_true(t.node[0].state == AGENT_MEASURED && t.node[0].speed == 1.5);
+    assert_int_equal(store_get(w->s.store, r.key, &r, NULL), 1);
+    free(r.log);
+    assert_int_equal(r.state, LIFE_ACTIVE);
+    tree_free(&t);
+    close_world(w);
+}
+
 static int open_all(void **unused)
 {
     (void)unused;
@@ -126,6 +153,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_text_is_tried_under_its_own_hash),
         cmocka_unit_test(a_text_with_another_hash_is_not_tried),
+        cmocka_unit_test(a_text_that_serves_is_right),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
