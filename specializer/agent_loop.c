@@ -133,6 +133,20 @@ bool agent_advance(struct specializer *s, const struct slot *const *among, int n
     return !agent_idle(s->agent);
 }
 
+/* Whether a kernel of the text serves already: the process ended before its tree was told. To
+ * repair it would lose the winner's text. */
+static bool serves_already(struct specializer *s, const struct candidate *c, int32_t node)
+{
+    struct record r;
+    if (store_get(s->store, c->key, &r, NULL) <= 0)
+        return false;
+    free(r.log);
+    const bool serves = r.state == LIFE_ACTIVE && r.evidence.speed > 0;
+    if (serves)
+        agent_learn(s->agent, node, r.evidence.speed, "", NULL);
+    return serves;
+}
+
 /* The candidate for a text, its body written where the compiler will find it; NULL, and the tree
  * knows why. */
 static struct candidate *candidate_of(struct specializer *s, struct slot_search *p, int32_t node,
@@ -153,6 +167,10 @@ static struct candidate *candidate_of(struct specializer *s, struct slot_search 
         agent_learn(s->agent, node, 0, reason, NULL);
         return NULL;
     }
+    if (!agent_text_has_hash(n->text, n->source)) { /* by which it would be found again */
+        agent_learn(s->agent, node, 0, "text: the store has another hash for it", NULL);
+        return NULL;
+    }
     if (agent_body_write(s->keys.kernel_dir, t->machine, n->source, n->text, &err) != 0) {
         log_error("agentic", "%s", err.msg);
         agent_forget(s->agent, node);
@@ -160,6 +178,10 @@ static struct candidate *candidate_of(struct specializer *s, struct slot_search 
     }
     struct candidate *c = candidate_new_agent(&s->keys, t, &point, &f, p->slot, n->source);
     c->bit_equal = s->numerics == NUMERICS_BIT_EQUAL;
+    if (serves_already(s, c, node)) {
+        candidate_free(c);
+        return NULL;
+    }
     int may = search_batch_admit(s, c, n->label);
     if (may > 0) {
         snprintf(c->evidence.prompts, sizeof c->evidence.prompts, "%s", n->prompts);

@@ -176,7 +176,7 @@ static void put_point(FILE *f, const struct search *s, int32_t id)
 static int slowest(const struct search *s, int32_t *id, int n)
 {
     int found = 0;
-    for (int32_t i = 0; i < space_size(s->space); i++) {
+    for (int32_t i = 0; n > 0 && i < space_size(s->space); i++) {
         if (s->trial[i] != TRIAL_MEASURED || (found == n && s->speed[i] >= s->speed[id[n - 1]]))
             continue;
         int at = found < n ? found++ : n - 1;

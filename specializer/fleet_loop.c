@@ -236,7 +236,7 @@ static void try_again(struct slot_search *p, int32_t id)
         *a = (struct again){.id = id};
     }
     a->n++;
-    p->search.trial[id] = TRIAL_NONE;
+    search_again(&p->search, id);
 }
 
 int32_t fleet_loop_take(struct slot_search *p)

@@ -20,7 +20,6 @@
 #include "specializer/admission/inputs.h"
 #include "specializer/admission/prober.h"
 #include "specializer/agent/agent_source.h"
-#include "specializer/agent/agent_span.h"
 #include "specializer/agent/agent_store.h"
 #include "specializer/agent/agent_text.h"
 #include "specializer/build/build.h"
@@ -73,12 +72,9 @@ static bool bring_text(const struct terms *g, enum machine_kind machine, const s
     *why = "its text is lost";
     if (agent_store_find(g->store, r->source, &n, NULL) <= 0)
         return false;
-    char hash[17], *body = span_strip(n.text);
-    agent_body_hash(body, hash);
-    bool ok = strcmp(hash, r->source) == 0 &&
+    bool ok = agent_text_has_hash(n.text, r->source) &&
               agent_text_check(n.text, strlen(n.text), agent_language(machine), &err) == 0 &&
-              agent_body_write(g->keys->kernel_dir, machine, hash, n.text, &err) == 0;
-    free(body);
+              agent_body_write(g->keys->kernel_dir, machine, r->source, n.text, &err) == 0;
     tree_node_free(&n);
     return ok;
 }
@@ -86,14 +82,13 @@ static bool bring_text(const struct terms *g, enum machine_kind machine, const s
 static struct candidate *from_row(const struct terms *g, struct slot *slot, const struct record *r,
                                   const char **why)
 {
-    const struct template *t = template_find(r->template), *agent = NULL;
+    const struct template *t = template_find(r->template);
+    const struct template *agent = t ? NULL : agent_template_find(r->template);
     struct facts facts;
     struct point point;
-    if (!t && (agent = agent_template_find(r->template)) != NULL) {
-        t = agent;
-        if (!bring_text(g, agent->machine, r, why))
-            return NULL;
-    }
+    if (agent && !bring_text(g, agent->machine, r, why))
+        return NULL;
+    t = t ? t : agent;
     *why = "its template is gone or has other knobs";
     if (!t || point_parse(t, r->knobs, &point, NULL) != 0)
         return NULL;
@@ -105,6 +100,7 @@ static struct candidate *from_row(const struct terms *g, struct slot *slot, cons
         return NULL;
     struct candidate *c = agent ? candidate_new_agent(g->keys, t, &point, &facts, slot, r->source)
                                 : candidate_new(g->keys, t, &point, &facts, slot);
+    c->bit_equal |= agent && g->numerics == NUMERICS_BIT_EQUAL; /* asked of it: agent_loop.c */
     *why = "its source, compiler or machine changed";
     if (strcmp(c->key, r->key) == 0) {
         candidate_recall(c, r);

@@ -201,7 +201,7 @@ static void comeback_row(void *ctx, const struct record *r)
     if (id < 0 || r->evidence.speed < g->speed_to_beat || record_deadly(r) ||
         g->p->search.trial[id] != TRIAL_MEASURED || !retrial_allowed(g->s, g->p, &r->evidence.lost))
         return;
-    g->p->search.trial[id] = TRIAL_NONE;
+    search_again(&g->p->search, id);
     firsts_add(g, 0, r->evidence.speed, id);
 }
 

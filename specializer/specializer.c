@@ -111,22 +111,6 @@ static enum doing permitted(const struct specializer *s)
     return yield ? DOING_YIELD : DOING_SEARCH;
 }
 
-/* What a fused kernel must beat is the best that there is without it: a fused region waits for a
- * part whose search is still to begin. */
-static bool waits_for_parts_locked(struct specializer *s, const struct slot_search *fused)
-{
-    const struct region_info *info = region_info(fused->slot->region);
-    for (int i = 0; i < s->slot_searches && info->parts > 0; i++) {
-        const struct slot_search *p = &s->slot_search[i];
-        bool part = p->slot->m_index == fused->slot->m_index &&
-                    (p->slot->region == info->part[0] || p->slot->region == info->part[1]);
-        if (part && !p->locked.active && !p->left_out && !p->exhausted && !p->locked.pinned[0] &&
-            p->locked.worth >= OBSERVE_LEAST)
-            return true;
-    }
-    return false;
-}
-
 /* Whether there is anything to try, now or later. */
 static bool has_candidates_locked(struct specializer *s, const struct slot_search *p)
 {
@@ -139,21 +123,39 @@ static bool has_candidates_locked(struct specializer *s, const struct slot_searc
     return false;
 }
 
+/* What a fused kernel must beat is the best that there is without it: a fused region waits for a
+ * part whose search is still to begin. */
+static bool waits_for_parts_locked(struct specializer *s, const struct slot_search *fused)
+{
+    const struct region_info *info = region_info(fused->slot->region);
+    for (int i = 0; i < s->slot_searches && info->parts > 0; i++) {
+        const struct slot_search *p = &s->slot_search[i];
+        bool part = p->slot->m_index == fused->slot->m_index &&
+                    (p->slot->region == info->part[0] || p->slot->region == info->part[1]);
+        if (part && !p->locked.active && p->locked.worth >= OBSERVE_LEAST &&
+            has_candidates_locked(s, p))
+            return true;
+    }
+    return false;
+}
+
 bool slot_choosable_locked(struct specializer *s, const struct slot_search *p)
 {
     return !p->promoted.c && clock_ns() >= p->not_before_ns && !waits_for_parts_locked(s, p) &&
            has_candidates_locked(s, p);
 }
 
-/* Whether steps were seen, and no slot waits: for live steps, for its next turn, or for a server of
- * the fleet that searches it. */
+/* Whether steps were seen, and no slot waits: for live steps, for its next turn, for a server of
+ * the fleet that searches it, or for a text that a language model writes. */
 static bool has_converged(struct specializer *s)
 {
-    bool waits = s->observe.busy_s <= 1;
+    const bool proposes = strategy_proposes(s->strategy);
+    bool waits = s->observe.busy_s <= 1 || (s->agent && !agent_idle(s->agent));
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->slot_searches && !waits; i++) {
         const struct slot_search *p = &s->slot_search[i];
-        waits = p->promoted.c || (p->locked.worth >= OBSERVE_LEAST && has_candidates_locked(s, p));
+        waits = p->promoted.c ||
+                (proposes && p->locked.worth >= OBSERVE_LEAST && has_candidates_locked(s, p));
     }
     pthread_mutex_unlock(&s->lock);
     return !waits;

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "config/table.h"
+#include "specializer/agent/agent_source.h"
 #include "specializer/specializer_private.h"
 #include "specializer/swap.h"
 #include "specializer/why.h"
@@ -107,7 +108,7 @@ static void recall_row(void *ctx, const struct record *r)
 {
     const struct recalling *g = ctx;
     struct slot_search *p = slot_search_find(g->s, r->slot);
-    bool known = false;
+    bool known = agent_template_find(r->template) != NULL; /* a text is its own source */
     for (int i = 0; i < template_count() && !known; i++)
         known =
             strcmp(template_at(i)->id, r->template) == 0 && strcmp(g->source[i], r->source) == 0;

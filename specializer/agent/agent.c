@@ -15,7 +15,8 @@
 
 #define AGAIN_AFTER_NS INT64_C(20000000000)
 
-/* ---- opening and closing ------------------------------------------------------------------- */
+/* ---- opening -----------------------------------------------------------------------------------
+ */
 
 /* What was spent before: "tokens_in tokens_out cost". */
 static void read_spent(struct agent *a)
@@ -63,18 +64,6 @@ struct agent *agent_open(const struct config *c, struct store *store, struct llm
     return a;
 }
 
-void agent_close(struct agent *a)
-{
-    if (!a)
-        return;
-    for (int i = 0; i < a->slots; i++) {
-        tree_free(&a->slot[i]->tree);
-        free(a->slot[i]);
-    }
-    free(a->slot);
-    free(a);
-}
-
 /* ---- trees --------------------------------------------------------------------------------- */
 
 void agent_set(char **to, char *text)
@@ -83,11 +72,31 @@ void agent_set(char **to, char *text)
     *to = text;
 }
 
-void agent_keep(struct agent *a, const struct slot_tree *t, int32_t node)
+/* Writes what the store does not have yet, in the order of the ids: behind a gap a restart finds
+ * nothing. False: some is left. */
+static bool settle(struct agent *a, struct slot_tree *t)
 {
     struct err err;
-    if (agent_store_put(a->store, a->env, t->slot, &t->tree.node[node], &err) != 0)
-        log_error("agentic", "%s: attempt %d not stored: %s", t->slot, node, err.msg);
+    bool all = true;
+    for (int i = 0; i < t->tree.nodes && all; i++) {
+        struct agent_node *n = &t->tree.node[i];
+        if (!n->unstored)
+            continue;
+        all = agent_store_put(a->store, a->env, t->slot, n, &err) == 0;
+        n->unstored = !all;
+        if (all)
+            atomic_store(&a->unstored, 0);
+        else if (log_due(&a->unstored))
+            log_error("agentic", "%s: attempt %d not stored: %s (%llu times)", t->slot, i, err.msg,
+                      (unsigned long long)atomic_load(&a->unstored));
+    }
+    return all;
+}
+
+void agent_keep(struct agent *a, struct slot_tree *t, int32_t node)
+{
+    t->tree.node[node].unstored = true;
+    settle(a, t);
 }
 
 /* The seed is the root, ready to be tried like any other text. */
@@ -134,6 +143,21 @@ void agent_adopt(struct agent *a)
         adopt(a, a->slot[i]);
 }
 
+void agent_close(struct agent *a)
+{
+    if (!a)
+        return;
+    for (int i = 0; i < a->slots; i++) {
+        settle(a, a->slot[i]);
+        tree_free(&a->slot[i]->tree);
+        free(a->slot[i]);
+    }
+    free(a->slot);
+    free(a);
+}
+
+/* NULL: the store cannot be read now. A tree that is begun anew would be written over the one that
+ * is there. */
 static struct slot_tree *tree_of(struct agent *a, const char *slot)
 {
     struct err err;
@@ -144,8 +168,15 @@ static struct slot_tree *tree_of(struct agent *a, const char *slot)
     t->format = -1;
     snprintf(t->slot, sizeof t->slot, "%s", slot);
     t->tree.random = hash_text((uint64_t)a->config->specializer_seed, slot);
-    if (agent_store_tree(a->store, a->env, slot, &t->tree, &err) != 0)
-        log_error("agentic", "%s: %s", slot, err.msg);
+    if (agent_store_tree(a->store, a->env, slot, &t->tree, &err) != 0) {
+        if (log_due(&a->unread))
+            log_error("agentic", "%s: its texts cannot be read: %s (%llu times)", slot, err.msg,
+                      (unsigned long long)atomic_load(&a->unread));
+        tree_free(&t->tree);
+        free(t);
+        return NULL;
+    }
+    atomic_store(&a->unread, 0);
     a->slot = xrealloc(a->slot, (size_t)(a->slots + 1) * sizeof(struct slot_tree *));
     a->slot[a->slots++] = t;
     adopt(a, t);
@@ -197,6 +228,9 @@ static bool has_ready(const struct agent_tree *t)
 bool agent_may(struct agent *a, const char *slot, int *measured, int *dry)
 {
     struct slot_tree *of = tree_of(a, slot);
+    *measured = *dry = 0;
+    if (!of)
+        return false;
     struct agent_tree *t = &of->tree;
     uint64_t random = t->random; /* looking is not choosing */
     int32_t node;
@@ -214,12 +248,17 @@ void agent_move(struct agent *a, const struct agent_view *v)
     static const enum agent_task task[] = {
         [AGENT_PLAN] = TASK_PLAN, [AGENT_CODE] = TASK_CODE, [AGENT_DEBUG] = TASK_DEBUG};
     int32_t node;
-    a->at = tree_of(a, v->slot);
+    struct slot_tree *at = tree_of(a, v->slot);
+    if (!at)
+        return;
+    a->at = at;
     a->at->format = v->facts->REGION == REGION_ATTN ? -1 : v->facts->WTYPE;
     if (a->at->tree.nodes == 0) {
         plant(a, a->at, (enum region)v->facts->REGION);
         adopt(a, a->at);
     }
+    if (!settle(a, at)) /* the text of a kernel that is tried may be a winner's tomorrow */
+        return;
     enum agent_move move = tree_next(&a->at->tree, &node);
     if (move == AGENT_TRY) {
         a->ready = true;
@@ -299,7 +338,7 @@ void agent_forget(struct agent *a, int32_t node)
 void agent_revise(struct agent *a, const char *slot, int32_t node, double speed, const char *reason)
 {
     struct slot_tree *t = tree_of(a, slot);
-    if (node >= t->tree.nodes)
+    if (!t || node >= t->tree.nodes)
         return;
     struct agent_node *n = &t->tree.node[node];
     if (speed > 0) {

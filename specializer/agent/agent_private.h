@@ -46,6 +46,8 @@ struct agent {
 
     struct slot_tree *at; /* the tree under work; NULL: none */
     enum agent_task task;
+    _Atomic uint64_t unread, unstored; /* trees and nodes that the store did not give or take; in a
+                                          row */
     bool asked, ready;
     int32_t node;       /* of the question (PLAN: the parent) or the trial */
     int64_t not_before; /* clock_ns(): after something that was nobody's fault */
@@ -59,8 +61,8 @@ struct agent {
     } count;
 };
 
-/* Writes the node; a store that does not take it is logged. */
-void agent_keep(struct agent *a, const struct slot_tree *t, int32_t node);
+/* Writes the node. One that the store does not take is written before the next move in its tree. */
+void agent_keep(struct agent *a, struct slot_tree *t, int32_t node);
 void agent_pay(struct agent *a, const struct llm_cost *cost);
 /* Takes `text` (malloc'ed or NULL) into *to. */
 void agent_set(char **to, char *text);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "config/safe_path.h"
+#include "specializer/agent/agent_span.h"
 #include "specializer/candidate/hash.h"
 
 #define TABLE_FACTS "kernels/templates.def"
@@ -81,6 +82,14 @@ bool agent_point(const struct template *t, const struct facts *f, struct point *
 void agent_body_hash(const char *body, char out[17])
 {
     hash_hex(hash_text(HASH_START, body), out);
+}
+
+bool agent_text_has_hash(const char *text, const char *hash)
+{
+    char own[17], *body = span_strip(text);
+    agent_body_hash(body, own);
+    free(body);
+    return strcmp(own, hash) == 0;
 }
 
 int agent_body_write(const char *kernel_dir, enum machine_kind machine, const char *hash,

@@ -25,6 +25,8 @@ bool agent_point(const struct template *t, const struct facts *f, struct point *
 
 /* Hash of a body without markers. */
 void agent_body_hash(const char *body, char out[17]);
+/* Whether a text, with the markers of its spans or without, has that hash. */
+bool agent_text_has_hash(const char *text, const char *hash);
 /* Writes the body where candidate_body_name() says, so that diagnostics say "kernel:<line>". */
 int agent_body_write(const char *kernel_dir, enum machine_kind machine, const char *hash,
                      const char *body, struct err *err);

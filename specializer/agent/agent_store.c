@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "specializer/agent/agent_source.h"
 #include "specializer/store/store_sql.h"
 
 const char *imported_texts(enum machine_kind machine)
@@ -103,16 +104,20 @@ int agent_store_tree(struct store *s, const char *env, const char *slot, struct 
 int agent_store_find(struct store *s, const char *source, struct agent_node *out, struct err *err)
 {
     char sql[300];
-    snprintf(sql, sizeof sql, "SELECT %s FROM agent_node WHERE source=? LIMIT 1", columns);
+    snprintf(sql, sizeof sql, "SELECT %s FROM agent_node WHERE source=?", columns);
     pthread_mutex_lock(&s->lock);
     sqlite3_stmt *q = store_query(s, err, sql, "s", source);
-    int r = -1;
+    bool found = false;
+    int r = -1, code;
     if (q) {
-        int code = sqlite3_step(q);
-        bool found = code == SQLITE_ROW;
-        if (found)
+        /* An older store may have the hash in a row whose text was written anew since. */
+        while (!found && (code = sqlite3_step(q)) == SQLITE_ROW) {
             read_node(q, out);
-        r = store_done(s, q, code, err) == 0 ? found : -1;
+            found = out->text && agent_text_has_hash(out->text, out->source);
+            if (!found)
+                tree_node_free(out);
+        }
+        r = store_done(s, q, found ? SQLITE_ROW : code, err) == 0 ? found : -1;
     }
     pthread_mutex_unlock(&s->lock);
     return r;

@@ -20,7 +20,7 @@ int agent_store_tree(struct store *s, const char *env, const char *slot, struct 
  * lock, as an import does for its whole transaction. */
 int agent_store_append_locked(struct store *s, const char *env, const char *slot,
                               struct agent_node *n, struct err *err);
-/* The node whose text has this hash, whatever its slot: 1 found (tree_node_free() it), 0 not, -1.
+/* A node whose text has this hash, whatever its slot: 1 found (tree_node_free() it), 0 not, -1.
  */
 int agent_store_find(struct store *s, const char *source, struct agent_node *out, struct err *err);
 

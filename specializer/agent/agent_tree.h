@@ -43,6 +43,7 @@ struct agent_node {
     char prompts[17]; /* of the prompts it was asked for with */
     char *reason;     /* of the last refusal; MEASURED: what the bench said besides the speed */
     char *log;        /* the compiler's or checker's words */
+    bool unstored;    /* the store does not have it as it is here */
 };
 
 struct agent_tree {

@@ -53,6 +53,13 @@ void search_forget(struct search *s, int32_t id)
     s->tried--;
 }
 
+void search_again(struct search *s, int32_t id)
+{
+    s->tried -= s->trial[id] != TRIAL_NONE;
+    s->measured -= s->trial[id] == TRIAL_MEASURED;
+    s->trial[id] = TRIAL_NONE;
+}
+
 int search_best(const struct search *s, int32_t *id, int n)
 {
     int found = 0;

@@ -43,6 +43,9 @@ void search_pending(struct search *s, const int32_t *id, int n);
 void search_learn(struct search *s, int32_t id, double speed);
 /* A pending point that was never decided (stopped, no traffic): it may be proposed again. */
 void search_forget(struct search *s, int32_t id);
+/* A point whose outcome is known may be proposed again all the same, as if it were new; its speed
+ * stays until the next one is learnt. */
+void search_again(struct search *s, int32_t id);
 /* The measured ids with the highest speed, best first; returns how many (at most n). */
 int search_best(const struct search *s, int32_t *id, int n);
 /* A point drawn from the advice's hints: the fastest known with hinted values put in, early ones

@@ -47,9 +47,12 @@ struct fake {
     _Atomic(const char *) audit_fails;     /* id of a kernel that audits find wrong, or NULL */
     _Atomic(const char *) probe_fails;     /* id of one that short probes find wrong, or NULL */
     _Atomic(struct specializer *) hasty;   /* rolls such a one back before the audit is judged */
+    _Atomic(const char *) broken;          /* of one whose executor broke, or NULL */
     _Atomic(const char *) slowed; /* of one that has become half as fast as eager, or NULL */
-    atomic_int layers;            /* runs of a slot in a step beyond the first */
-    struct kernel *grave[4096];   /* unloaded: kept, because the test looks at slots freely */
+    void (*meanwhile)(
+        void);         /* what others do while a stage lasts, or a step is waited for; or NULL */
+    atomic_int layers; /* runs of a slot in a step beyond the first */
+    struct kernel *grave[4096]; /* unloaded: kept, because the test looks at slots freely */
     int graves;
 };
 static struct fake fake;
@@ -66,9 +69,18 @@ static int knob(const struct candidate *c, const char *name)
     return k < 0 ? 0 : c->point.value[k];
 }
 
+/* Eight bits of the hash of a text, which decide what it is like. */
+static int fake_bits(const char *body, int nibble)
+{
+    const char digits[] = {body[nibble], body[nibble + 1], 0};
+    return (int)strtol(digits, NULL, 16);
+}
+
 /* Speed over eager. */
 static double fake_speed(const struct candidate *c)
 {
+    if (c->body[0])
+        return 0.9 + fake_bits(c->body, 0) / 256.0;
     double speed = 0.8 + 0.1 * knob(c, "ISA");
     speed += knob(c, "ROWS") == 4 ? 0.3 : 0;
     speed += knob(c, "PREFETCH") == 8192 ? 0.2 : 0;
@@ -78,6 +90,11 @@ static double fake_speed(const struct candidate *c)
 /* The stage at which it is found out, or STAGES: it is good. */
 static enum stage fake_fault(const struct candidate *c)
 {
+    static const enum stage of_text[] = {STAGE_BUILD, STAGE_PROBE, STAGE_SHADOW, STAGE_CANARY};
+    if (c->body[0]) {
+        const int bits = fake_bits(c->body, 2) % 16;
+        return bits < 4 ? of_text[bits] : STAGES;
+    }
     if (knob(c, "PREFETCH") == 2048)
         return STAGE_BUILD;
     if (knob(c, "ROWS") == 8)
@@ -182,7 +199,7 @@ static void fake_capture_now(void)
 }
 
 /* Steps of 1 ms: mlp_out and head at m = 1, each with a time that its kernel decides. */
-static void *fake_traffic(void *unused)
+static inline void *fake_traffic(void *unused)
 {
     (void)unused;
     while (!atomic_load(&fake.stop)) {
@@ -215,7 +232,7 @@ static void *fake_traffic(void *unused)
     return NULL;
 }
 
-static int fake_begin_traffic(void)
+static inline int fake_begin_traffic(void)
 {
     atomic_store(&fake.stop, false);
     return pthread_create(&fake.traffic, NULL, fake_traffic, NULL);
@@ -227,7 +244,8 @@ static inline void fake_end_traffic(void)
     pthread_join(fake.traffic, NULL);
 }
 
-static int fake_open(void)
+/* Without traffic. */
+static void fake_make(void)
 {
     static const struct model_shape shape = {.arch = ARCH_LLAMA,
                                              .layers = 1,
@@ -249,6 +267,11 @@ static int fake_open(void)
     fake.dispatch = dispatch_open(table, NULL);
     atomic_store(&fake.live, true);
     atomic_store(&fake.compiler, true);
+}
+
+static inline int fake_open(void)
+{
+    fake_make();
     return fake_begin_traffic();
 }
 
@@ -300,9 +323,16 @@ static void fake_unload(struct backend *b, struct kernel *k)
     atomic_fetch_sub(&fake.loaded, 1);
 }
 
+static void fake_meanwhile(void)
+{
+    if (fake.meanwhile)
+        fake.meanwhile();
+}
+
 static int fake_hook(struct backend *b, struct hook *t)
 {
     (void)b;
+    fake_meanwhile();
     pthread_mutex_lock(&fake_capture_lock);
     fake_capture = t && t->kind == HOOK_CAPTURE ? t : NULL;
     pthread_mutex_unlock(&fake_capture_lock);
@@ -321,11 +351,19 @@ static int fake_hook(struct backend *b, struct hook *t)
     return 0;
 }
 
+static const char *fake_broken(struct backend *b, const struct kernel *k)
+{
+    (void)b;
+    const char *broken = atomic_load(&fake.broken);
+    return broken && strcmp(k->id, broken) == 0 ? "it was killed" : NULL;
+}
+
 static const struct backend_ops fake_ops = {.name = "fake",
                                             .machine = fake_machine_of,
                                             .load = fake_load,
                                             .unload = fake_unload,
-                                            .hook = fake_hook};
+                                            .hook = fake_hook,
+                                            .broken = fake_broken};
 
 const struct backend_ops *engine_backend_ops(const struct engine *e)
 {

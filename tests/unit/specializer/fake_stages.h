@@ -50,6 +50,7 @@ static bool child_killed(atomic_int *left)
 }
 enum stage_result build_poll(struct build *b)
 {
+    fake_meanwhile();
     if (child_killed(&fake.builds_die))
         return STAGE_RETRY;
     b->c->evidence.build_s = 0.001;
@@ -135,6 +136,7 @@ struct probe *probe_start(const struct stage_env *env, struct candidate *c, enum
 }
 enum stage_result probe_poll(struct probe *p)
 {
+    fake_meanwhile();
     if (atomic_load(&fake.prober_held) || (p->in_full && atomic_load(&fake.hold_probes)))
         return STAGE_RUNNING;
     p->c->probe_died = child_killed(&fake.probes_die);
@@ -167,8 +169,10 @@ static double kernel_speed(const struct kernel *k, const struct candidate *like)
 {
     if (k->origin == ORIGIN_EAGER)
         return 1;
-    /* The name has the knobs; only those that matter are read back. */
+    /* The name has the knobs; only those that matter are read back. A text's ends with its hash. */
     struct candidate c = *like;
+    const bool text = strncmp(k->name, "agent_", 6) == 0;
+    snprintf(c.body, sizeof c.body, "%s", text ? strrchr(k->name, ' ') + 1 : "");
     for (int i = 0; i < c.template->knobs; i++) {
         char pattern[64];
         snprintf(pattern, sizeof pattern, " %s=", c.template->knob[i].name);
@@ -191,6 +195,7 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
                             enum bench_kind kind)
 {
     (void)inputs;
+    fake_meanwhile();
     atomic_fetch_add(kind == BENCH_QUICK ? &fake.short_benches : &fake.benches, 1);
     if (atomic_load(&fake.killer))
         _exit(42); /* the process dies with it on trial */
@@ -248,6 +253,7 @@ static enum stage_result live_verdict(const struct stage_env *env, struct candid
                                       enum stage stage, double timeout_s)
 {
     int64_t end = clock_ns() + (int64_t)(timeout_s * 1e9);
+    fake_meanwhile();
     if (stage == STAGE_CANARY && !canary_goes_on(env, c))
         return STAGE_STOPPED;
     while (!atomic_load(&fake.live) && !atomic_load(env->stop) && clock_ns() < end)

@@ -7,6 +7,7 @@
 
 #include "specializer/opening.c"
 #include "specializer/promotion.c"
+#include "specializer/setup.h"
 #include "specializer/specializer.c"
 
 struct world {
@@ -97,6 +98,39 @@ static void a_fused_region_waits_for_no_part_that_nobody_will_search(void **stat
     assert_ptr_equal(choose(&w->s), in);
     in->left_out = true;
     assert_ptr_equal(choose(&w->s), fused);
+}
+
+static void disable_all(struct specializer *s, enum region region, int m)
+{
+    for (int i = 0; i < template_count(); i++)
+        if (template_fits(template_at(i), MACHINE_CPU, region, m))
+            operators_disable_locked(s, template_at(i)->id, "");
+}
+
+/* Nor for one of which an operator has disabled every template. */
+static void a_fused_region_waits_for_no_part_without_templates(void **state)
+{
+    struct world *w = *state;
+    struct slot_search *fused = slot_search(w, "mlp/m1", 0.5);
+    struct slot_search *in = slot_search(w, "mlp_in/m1", 0.3);
+    assert_ptr_equal(choose(&w->s), in);
+    disable_all(&w->s, REGION_MLP_IN, 1);
+    assert_ptr_equal(choose(&w->s), fused);
+    free(w->s.locked.disabled);
+}
+
+/* Where no points are proposed, none are waited for. */
+static void a_search_of_texts_alone_converges(void **state)
+{
+    struct world *w = *state;
+    slot_search(w, "head/m1", 0.1);
+    w->s.observe.busy_s = 2;
+    assert_false(has_converged(&w->s));
+    w->s.strategy = &strategy_agentic;
+    assert_true(has_converged(&w->s));
+    struct candidate c = {.name = "c"};
+    slot_search(w, "head/m1", 0.1)->promoted.c = &c;
+    assert_false(has_converged(&w->s));
 }
 
 /* The first slot that has a share is not searched alone while the others get theirs. */
@@ -335,6 +369,9 @@ int main(void)
                                         close_world),
         cmocka_unit_test_setup_teardown(a_fused_region_is_searched_after_its_parts, open_world,
                                         close_world),
+        cmocka_unit_test_setup_teardown(a_fused_region_waits_for_no_part_without_templates,
+                                        open_world, close_world),
+        cmocka_unit_test_setup_teardown(a_search_of_texts_alone_converges, open_world, close_world),
         cmocka_unit_test_setup_teardown(a_fused_region_waits_for_no_part_that_nobody_will_search,
                                         open_world, close_world),
         cmocka_unit_test_setup_teardown(no_batch_begins_before_an_opening_can, open_world,

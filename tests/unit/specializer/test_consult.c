@@ -113,6 +113,22 @@ static void a_kernel_of_a_language_model_is_no_lesson(void **state)
     close_world(w);
 }
 
+/* Of few points all are among the fastest; there is no room for the slowest of the rest. */
+static void the_slowest_of_none_are_none(void **state)
+{
+    (void)state;
+    struct world *w = open_world();
+    struct search *search = &w->search[0].search;
+    search_learn(search, 0, 2);
+    search_learn(search, 1, 1);
+    int32_t id[2] = {0, 0};
+    assert_int_equal(slowest(search, id + 1, 0), 0);
+    assert_int_equal(id[0], 0);
+    assert_int_equal(slowest(search, id, 1), 1);
+    assert_int_equal(id[0], 1);
+    close_world(w);
+}
+
 static void *tell_agent(void *ctx)
 {
     struct world *w = ctx;
@@ -136,6 +152,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lesson_is_of_the_kernel_that_serves),
         cmocka_unit_test(a_kernel_of_a_language_model_is_no_lesson),
+        cmocka_unit_test(the_slowest_of_none_are_none),
         cmocka_unit_test(an_agent_is_told_of_the_kernel_that_serves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -50,6 +50,26 @@ static void the_one_that_came_farthest_is_told(void **state)
     assert_string_equal(p.locked.why.words, "disabled: incident 42");
 }
 
+/* As the loop says it of one that it has just tried. */
+static void after_a_start_texts_are_told_of_too(void **state)
+{
+    (void)state;
+    struct slot_search p = nobody_came();
+    struct specializer s = {.slot_search = &p, .slot_searches = 1};
+    struct recalling g = {&s, xcalloc((size_t)template_count() + 1, sizeof *g.source)};
+    struct record r = {.slot = "attn_in/m8",
+                       .template = "attn_in",
+                       .source = "0123456789abcdef",
+                       .state = LIFE_ROLLED_BACK,
+                       .reason = "its executor: it was killed"};
+    recall_row(&g, &r);
+    assert_string_equal(p.locked.why.words, ""); /* of another text of the template */
+    snprintf(r.template, sizeof r.template, "agent_attn_in");
+    recall_row(&g, &r);
+    assert_string_equal(p.locked.why.words, "rolled back: its executor: it was killed");
+    free(g.source);
+}
+
 static void errors_are_told_as_times_of_eagers_and_in_which_case(void **state)
 {
     (void)state;
@@ -176,6 +196,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_one_that_came_farthest_is_told),
+        cmocka_unit_test(after_a_start_texts_are_told_of_too),
         cmocka_unit_test(errors_are_told_as_times_of_eagers_and_in_which_case),
         cmocka_unit_test(a_refusal_is_read_as_data_whatever_its_sentence),
         cmocka_unit_test(no_reason_is_wider_than_its_column),

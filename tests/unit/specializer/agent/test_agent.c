@@ -5,6 +5,8 @@
 #define WORLD_MACHINE MACHINE_CPU
 #include "tests/unit/specializer/agent/agent_world.h"
 
+#include <sqlite3.h>
+
 #include "specializer/store/store_json.h"
 #include "specializer/transfer/transfer.h"
 
@@ -81,6 +83,112 @@ static void a_text_that_was_tried_before_is_not_tried_again(void **state)
     exchange(w, text_with("/* a */")); /* the repair repairs nothing */
     assert_int_equal(stored(w, 1)->state, AGENT_BROKEN);
     assert_non_null(strstr(stored(w, 1)->reason, "that of attempt 1, refused: probe: row 0"));
+}
+
+/* A winner's text is looked up by its hash, whatever the slot. */
+static void a_text_that_was_written_anew_leaves_its_hash(void **state)
+{
+    struct world *w = *state;
+    struct err err;
+    try(w, 0.8, "", NULL);
+    exchange(w, strdup(plan_all));
+    exchange(w, text_with("/* a */"));
+    struct agent_node winner = *stored(w, 1), found;
+    char hash[17];
+    memcpy(hash, winner.source, sizeof hash);
+    winner.id = 0;
+    assert_int_equal(agent_store_put(w->store, "0123456789abcdef", "mlp_out/m8", &winner, &err), 0);
+    try(w, 0, "probe: row 0: wrong", NULL);
+    const char *seed = agent_seed(WORLD_MACHINE, REGION_MLP_OUT);
+    const char *third = strchr(strchr(seed, '\n') + 1, '\n') + 1;
+    char top[200];
+    snprintf(top, sizeof top, "%.*s", (int)(third - seed) - 1, seed);
+    exchange(w, text_with(top));
+    assert_non_null(strstr(stored(w, 1)->reason, "that of attempt 0"));
+    assert_null(strstr(stored(w, 1)->text, "/* a */"));
+    assert_string_equal(stored(w, 1)->source, "");
+    assert_int_equal(agent_store_find(w->store, hash, &found, NULL), 1);
+    assert_non_null(strstr(found.text, "/* a */"));
+    tree_node_free(&found);
+}
+
+/* As an older store may have it: of two rows of that hash the first has another text. */
+static void a_text_is_found_behind_another_that_has_its_hash(void **state)
+{
+    struct world *w = *state;
+    struct agent_node found;
+    struct err err;
+    struct agent_node other = *ready(w);
+    char hash[17];
+    memcpy(hash, other.source, sizeof hash);
+    char *right = other.text;
+    other.text = (char *)"/* another */";
+    assert_int_equal(agent_store_put(w->store, "0", "a/m1", &other, &err), 0);
+    assert_int_equal(agent_store_find(w->store, hash, &found, NULL), 1);
+    assert_string_equal(found.text, right);
+    tree_node_free(&found);
+    memcpy(other.source, "fedcba9876543210", sizeof other.source);
+    assert_int_equal(agent_store_put(w->store, "0", "a/m1", &other, &err), 0);
+    assert_int_equal(agent_store_find(w->store, "fedcba9876543210", &found, NULL), 0);
+}
+
+static void of_store(struct world *w, const char *sql)
+{
+    sqlite3 *db = NULL;
+    assert_int_equal(sqlite3_open(w->path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+}
+
+/* It would be begun anew and written over what is there. */
+static void a_tree_that_cannot_be_read_is_left_alone(void **state)
+{
+    struct world *w = *state;
+    int measured = 1, dry = 1;
+    try(w, 0.8, "", NULL);
+    exchange(w, strdup(plan_all));
+    exchange(w, text_with("/* a */"));
+    try(w, 1.5, "", NULL);
+    reopen(w);
+    of_store(w, "ALTER TABLE agent_node RENAME TO gone");
+    assert_false(agent_may(w->agent, "mlp_out/m1", &measured, &dry));
+    assert_true(measured == 0 && dry == 0);
+    agent_move(w->agent, &w->view);
+    assert_true(agent_idle(w->agent));
+    agent_revise(w->agent, "mlp_out/m1", 1, 0, "shadow: other logits");
+    of_store(w, "ALTER TABLE gone RENAME TO agent_node");
+    assert_true(may(w));
+    assert_true(stored(w, 1)->state == AGENT_MEASURED && stored(w, 1)->speed == 1.5);
+    exchange(w, strdup(plan_all));
+    assert_int_equal(stored(w, 2)->state, AGENT_PLANNED);
+}
+
+/* A kernel of it might be a winner, and its text be lost. */
+static void a_text_that_is_not_stored_waits_for_its_trial(void **state)
+{
+    struct world *w = *state;
+    const struct agent_node *n;
+    const char *slot;
+    int32_t node;
+    try(w, 0.8, "", NULL);
+    of_store(w, "CREATE TRIGGER full BEFORE INSERT ON agent_node BEGIN SELECT RAISE(ABORT, 'disk "
+                "is full'); END");
+    exchange(w, strdup(plan_all));
+    agent_move(w->agent, &w->view);
+    assert_true(agent_idle(w->agent)); /* nor is the text asked for */
+    of_store(w, "DROP TRIGGER full");
+    exchange(w, text_with("/* a */"));
+    of_store(w, "CREATE TRIGGER full BEFORE INSERT ON agent_node BEGIN SELECT RAISE(ABORT, 'disk "
+                "is full'); END");
+    assert_true(agent_idle(w->agent));
+    try(w, 1.2, "", NULL);                              /* stored before, and ready */
+    assert_int_equal(stored(w, 1)->state, AGENT_READY); /* what came of it is not */
+    agent_move(w->agent, &w->view);
+    assert_int_equal(agent_ready(w->agent, &slot, &node, &n), 0);
+    assert_true(agent_idle(w->agent));
+    of_store(w, "DROP TRIGGER full");
+    reopen(w); /* it ends */
+    assert_true(stored(w, 1)->state == AGENT_MEASURED && stored(w, 1)->speed == 1.2);
 }
 
 static void endless_failure_ends_after_three_children(void **state)
@@ -366,6 +474,10 @@ int main(void)
         TEST(a_plan_becomes_a_text_that_is_repaired_with_the_words_of_its_refusal),
         TEST(texts_that_break_a_rule_never_become_ready),
         TEST(a_text_that_was_tried_before_is_not_tried_again),
+        TEST(a_text_that_was_written_anew_leaves_its_hash),
+        TEST(a_text_is_found_behind_another_that_has_its_hash),
+        TEST(a_tree_that_cannot_be_read_is_left_alone),
+        TEST(a_text_that_is_not_stored_waits_for_its_trial),
         TEST(endless_failure_ends_after_three_children),
         TEST(a_seed_that_is_refused_ends_its_tree),
         TEST(budgets_of_attempts_tokens_and_money_hold),
