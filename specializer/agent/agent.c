@@ -15,8 +15,7 @@
 
 #define AGAIN_AFTER_NS INT64_C(20000000000)
 
-/* ---- opening -----------------------------------------------------------------------------------
- */
+/* ---- opening ------------------------------------------------------------------------------- */
 
 /* What was spent before: "tokens_in tokens_out cost". */
 static void read_spent(struct agent *a)

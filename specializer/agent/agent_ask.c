@@ -149,9 +149,8 @@ static enum agent_outcome read_text(struct agent *a, const char *reply, struct e
     char *body = span_strip(text);
     agent_body_hash(body, source);
     free(body);
-    if (strcmp(n->source, source) != 0)
-        n->source[0] =
-            0; /* the text of that hash may be a winner of another slot, looked up by it */
+    if (strcmp(n->source, source) != 0) /* a winner of another slot may be looked up by that one */
+        n->source[0] = 0;
     if (agent_text_check(text, strlen(text), agent_language(a->machine), err) != 0) {
         n->source[0] = 0;
         return OUTCOME_RULES;
