@@ -15,7 +15,7 @@
  * The first build for an instruction set makes a header first (header.h), by a process like any
  * other, unless somebody makes it beside (header_work.h). A build that fails with it runs once more
  * without: what a compiler says of a kernel must not depend on a file that is only there to save
- * time. So does one of a text whose code has the bytes of a system call, with other registers: most
+ * time. One of a text whose code has the bytes of a system call is made again in other ways: most
  * often they are part of a constant by accident, and a true one is still there then.
  *
  * Flags: -ffp-contract=off and no -ffast-math keep the canonical order of arithmetic (lanes.h);
@@ -71,7 +71,7 @@ struct build {
     struct header header;
     struct header_work *making; /* the header, which the object waits for */
     bool doubted;               /* it failed with the header and is tried without */
-    bool renamed;               /* its code looked like a system call: with other registers */
+    int others;                 /* its code looked like a system call: other_ways[] begun */
     enum stage_result chosen;   /* without a process: a library's kernel, which is there at once */
 };
 
@@ -288,18 +288,24 @@ static int start_compiler(struct build *b, struct err *err)
     return start_process(b, argv, err);
 }
 
-/* Once more, so that what is no instruction comes out as other bytes. */
-static int start_renamed(struct build *b, struct err *err)
+/* One pass less or more each, without which a kernel is hardly slower: other registers, common
+ * subexpressions, addresses in loops. With any one of them alone some bytes stay. */
+static const char *const other_ways[] = {"-frename-registers", "-fno-gcse", "-fno-ivopts"};
+
+/* Once more in the next way, so that what is no instruction comes out as other bytes. 1: there is
+ * none left. */
+static int start_otherwise(struct build *b, struct err *err)
 {
+    if (b->others == (int)(sizeof other_ways / sizeof *other_ways))
+        return 1;
     const char *argv[COMPILER_ARGUMENTS + 1];
     int n = 0;
     build_command(argv, b->env->compiler->path, NULL, b->env->kernel_dir, b->c->define,
                   b->c->source, b->temporary);
     while (argv[n])
         n++;
-    argv[n++] = "-frename-registers";
+    argv[n++] = other_ways[b->others++];
     argv[n] = NULL;
-    b->renamed = true;
     candidate_log_start(b->c, argv);
     return start_process(b, argv, err);
 }
@@ -416,7 +422,7 @@ static enum stage_result accept_object(struct build *b, const struct process_res
     struct candidate *c = b->c;
     struct err err = {""};
     int rc = b->library ? inspect_cubin(b, &err) : inspect_object(b, &err);
-    if (rc == OBJECT_CALLS && !b->library && !b->renamed && start_renamed(b, &err) == 0)
+    if (rc == OBJECT_CALLS && !b->library && start_otherwise(b, &err) == 0)
         return STAGE_RUNNING;
     if (rc != 0) {
         candidate_explain(c, STAGE_BUILD, CAUSE_OTHER, 0, "object %.200s", err.msg);

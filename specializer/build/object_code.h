@@ -12,7 +12,7 @@
  * system-call instruction anywhere, also in the middle of others, where a jump may lead.
  *
  * Immediates and displacements may hold the same bytes by accident, in about one kernel of a
- * hundred; another choice of registers moves those. */
+ * hundred; compiled in another way, most are without them. */
 int object_code_check(const unsigned char *code, size_t n, uint64_t address, struct err *err);
 
 #endif

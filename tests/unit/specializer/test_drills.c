@@ -194,6 +194,18 @@ static struct specializer *start(struct config *config)
         }                                                           \
     } while (0)
 
+/* A faster kernel may take the slot before the one that was seen there is disabled. That one is
+ * retired then and stays so; so it is done again, until what was disabled did serve. */
+static void disable_what_serves(struct specializer *s)
+{
+    for (int i = 0; i < 64 && atomic_load(&s->counts.rolled_back[ROLLBACK_OPERATOR]) == 0; i++) {
+        char *text = NULL;
+        SOON(specialized("mlp_out/m1"));
+        specializer_disable(s, serving("mlp_out/m1")->id, "drill", "drill", &text);
+        free(text);
+    }
+}
+
 /* Leads kernels through every state: found, published, retired, rolled back, disabled. */
 static void live_through_everything(struct specializer *s)
 {
@@ -213,9 +225,7 @@ static void live_through_everything(struct specializer *s)
         SOON(strcmp(serving("mlp_out/m1")->id, wrong[i]) != 0);
     }
     atomic_store(&fake.audit_fails, NULL);
-    SOON(specialized("mlp_out/m1"));
-    specializer_disable(s, serving("mlp_out/m1")->id, "drill", "drill", &text);
-    free(text);
+    disable_what_serves(s);
     SOON(specialized("mlp_out/m1") && specialized("head/m1"));
 }
 
