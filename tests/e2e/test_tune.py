@@ -127,8 +127,8 @@ def test_texts_of_a_language_model_are_tried_beside_points(tmp_path, strategy):
     assert len(texts) == 3 and all(SLOT in line for line in texts), lines
     # The one that was repaired got as far as a timing; whether it was faster is the machine's to say.
     with contextlib.closing(sqlite3.connect(store)) as db:
-        speeds = [row[0] for row in db.execute("SELECT speed FROM agent_node ORDER BY id")]
-    assert len(speeds) >= 2 and speeds[0] > 0 and speeds[1] > 0, (speeds, lines)
+        tried = db.execute("SELECT speed, reason FROM agent_node ORDER BY id").fetchall()
+    assert len(tried) >= 2 and tried[0][0] > 0 and tried[1][0] > 0, (tried, lines)
     assert any(" candidates, " in line for line in lines) == (strategy == "template"), lines
 
 
