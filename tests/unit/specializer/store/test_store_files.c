@@ -352,11 +352,11 @@ static void store_brings_an_older_schema_up(void **unused)
     sqlite3_close(db);
     struct store *s = store_open(path, &err);
     assert_non_null(s);
-    struct agent_node n = {.text = "text"}, found;
+    struct agent_node n = {.text = "text\n"}, found;
     agent_body_hash(n.text, n.source);
     assert_int_equal(agent_store_put(s, "env", "slot", &n, &err), 0);
     assert_int_equal(agent_store_find(s, n.source, &found, &err), 1);
-    assert_string_equal(found.text, "text");
+    assert_string_equal(found.text, n.text);
     tree_node_free(&found);
     assert_int_equal(agent_store_find(s, "fedcba9876543210", &found, &err), 0);
     struct record_filter all = {.limit = 1};
