@@ -360,8 +360,16 @@ static void build_refuses_system_calls_in_text_written_by_an_agent(void **state)
 #endif
 }
 
+/* With the bytes of a system call. */
+#if defined(__x86_64__)
+#define CONSTANT "short n = 0x050f"
+#elif defined(__aarch64__)
+#define CONSTANT "unsigned n = 0xd4000001"
+#endif
+
 /* A compiler whose code has bytes of a system call until it is called with `way`. */
-static void write_wrapper(const char *path, const char *compiler, const char *way)
+static __attribute__((unused)) void write_wrapper(const char *path, const char *compiler,
+                                                  const char *way)
 {
     FILE *f = fopen(path, "w");
     assert_non_null(f);
@@ -377,7 +385,7 @@ static void write_wrapper(const char *path, const char *compiler, const char *wa
  * system call. What some of these ways leave may need another one. */
 static void build_looks_again_at_what_may_be_a_constant(void **state)
 {
-#if defined(__x86_64__)
+#if defined(CONSTANT)
     static const char *const ways[] = {"-frename-registers", "-fno-gcse", "-fno-ivopts"};
     struct shop *s = *state;
     char wrapper[120], compiler[sizeof s->compiler.path];
@@ -388,7 +396,7 @@ static void build_looks_again_at_what_may_be_a_constant(void **state)
     for (int i = 0; i < 3; i++) {
         write_wrapper(wrapper, compiler, ways[i]);
         assert_int_equal(
-            build(s, "#ifdef FIRST\nconst __attribute__((section(\".text\"))) short n = 0x050f;\n"
+            build(s, "#ifdef FIRST\nconst __attribute__((section(\".text\"))) " CONSTANT ";\n"
                      "#endif\nint whet_kernel(int a) { return a; }"),
             STAGE_REFUSE);
         unlink(wrapper);
