@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* specializer.c - the loop: watch, propose, build, prove, measure, swap, roll back.
  *
- * One thread. Read specializer_thread() first; every line of it is a page of the story:
+ * One thread. Read specializer_thread() and take_turn() first; every line is a page of the story:
  *
  *   restore  the store's winners are validated again and published
  *   upkeep   counters are read, what nobody runs any more is unloaded, pins are followed (upkeep.c)
@@ -382,6 +382,23 @@ bool specializer_restoring(const struct specializer *s)
     return s->config->specializer_enabled && (doing == DOING_WAIT || doing == DOING_RESTORE);
 }
 
+/* Once through all that there is to do, or a nap. */
+static void take_turn(struct specializer *s)
+{
+    specializer_upkeep(s);
+    watch_poll(s);
+    enum doing doing = permitted(s);
+    if (doing == DOING_FROZEN)
+        search_batch_forget(s);
+    if (doing == DOING_SEARCH) {
+        atomic_store(&s->doing, DOING_SEARCH);
+        agent_advance(s, NULL, 0);
+        search_step(s);
+    } else if (doing != DOING_YIELD || !promotion_advance(s)) {
+        nap(s, doing);
+    }
+}
+
 static void *specializer_thread(void *ctx)
 {
     struct specializer *s = ctx;
@@ -413,20 +430,8 @@ static void *specializer_thread(void *ctx)
     why_recall(s);
     atomic_store(&s->doing, DOING_SLEEP); /* what it does next is decided below */
     s->since_ns = clock_ns();
-    while (!atomic_load(&s->stop) && engine_state(s->engine, NULL, NULL, 0) != ENGINE_LOST) {
-        specializer_upkeep(s);
-        watch_poll(s);
-        enum doing doing = permitted(s);
-        if (doing == DOING_FROZEN)
-            search_batch_forget(s);
-        if (doing == DOING_SEARCH) {
-            atomic_store(&s->doing, DOING_SEARCH);
-            agent_advance(s, NULL, 0);
-            search_step(s);
-        } else if (doing != DOING_YIELD || !promotion_advance(s)) {
-            nap(s, doing);
-        }
-    }
+    while (!atomic_load(&s->stop) && engine_state(s->engine, NULL, NULL, 0) != ENGINE_LOST)
+        take_turn(s);
     engine_yield_windows(s->engine, 0);
     watch_stop(s);
     slots_empty(s); /* executors end with this thread */

@@ -56,6 +56,33 @@ struct fake {
     int graves;
 };
 static struct fake fake;
+
+/* Nothing is broken, or about to be. */
+static inline void fake_mend(void)
+{
+    atomic_store(&fake.audit_fails, NULL);
+    atomic_store(&fake.probe_fails, NULL);
+    atomic_store(&fake.broken, NULL);
+    atomic_store(&fake.hasty, NULL);
+    atomic_store(&fake.meddler, NULL);
+    atomic_store(&fake.slowed, NULL);
+    atomic_store(&fake.shy, NULL);
+    atomic_store(&fake.needs, NULL);
+    atomic_store(&fake.layers, 0);
+    atomic_store(&fake.killer, 0);
+    atomic_store(&fake.outrun, 0);
+    atomic_store(&fake.builds_die, 0);
+    atomic_store(&fake.probes_die, 0);
+    atomic_store(&fake.headers_die, 0);
+    atomic_store(&fake.headers, 0);
+    atomic_store(&fake.header_wanted, false);
+    atomic_store(&fake.other_bytes, false);
+    atomic_store(&fake.no_room, false);
+    atomic_store(&fake.too_fast, false);
+    atomic_store(&fake.compiler, true);
+    atomic_store(&fake.live, true);
+}
+
 static pthread_mutex_t fake_capture_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct hook *fake_capture; /* lock; one that waits for a step */
 static const struct machine fake_machine = {

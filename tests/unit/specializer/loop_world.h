@@ -46,26 +46,7 @@ static int fresh_store(void **unused)
 {
     (void)unused;
     snprintf(store_file, sizeof store_file, "%s/%d/store.db", folder, stores++);
-    atomic_store(&fake.audit_fails, NULL);
-    atomic_store(&fake.probe_fails, NULL);
-    atomic_store(&fake.hasty, NULL);
-    atomic_store(&fake.meddler, NULL);
-    atomic_store(&fake.slowed, NULL);
-    atomic_store(&fake.shy, NULL);
-    atomic_store(&fake.needs, NULL);
-    atomic_store(&fake.layers, 0);
-    atomic_store(&fake.killer, 0);
-    atomic_store(&fake.outrun, 0);
-    atomic_store(&fake.builds_die, 0);
-    atomic_store(&fake.probes_die, 0);
-    atomic_store(&fake.headers_die, 0);
-    atomic_store(&fake.headers, 0);
-    atomic_store(&fake.header_wanted, false);
-    atomic_store(&fake.other_bytes, false);
-    atomic_store(&fake.no_room, false);
-    atomic_store(&fake.too_fast, false);
-    atomic_store(&fake.compiler, true);
-    atomic_store(&fake.live, true);
+    fake_mend();
     return 0;
 }
 

@@ -49,22 +49,6 @@ static void steps_run(void)
     dispatch_boundary(fake.dispatch, false);
 }
 
-/* The loop's body, but for its naps: specializer_thread(). */
-static void loop_turns(void)
-{
-    specializer_upkeep(s);
-    watch_poll(s);
-    enum doing doing = permitted(s);
-    if (doing == DOING_FROZEN)
-        search_batch_forget(s);
-    if (doing == DOING_SEARCH) {
-        agent_advance(s, NULL, 0);
-        search_step(s);
-    } else if (doing != DOING_YIELD || !promotion_advance(s)) {
-        nap(s, doing);
-    }
-}
-
 static void take_key(void *ctx, const struct record *r)
 {
     char *key = ctx;
@@ -208,15 +192,7 @@ static void texts_go_or_come(void)
 
 static void all_is_well(void)
 {
-    atomic_store(&fake.audit_fails, NULL);
-    atomic_store(&fake.broken, NULL);
-    atomic_store(&fake.slowed, NULL);
-    atomic_store(&fake.probe_fails, NULL);
-    atomic_store(&fake.no_room, false);
-    atomic_store(&fake.other_bytes, false);
-    atomic_store(&fake.compiler, true);
-    atomic_store(&fake.too_fast, false);
-    atomic_store(&fake.live, true);
+    fake_mend();
     if (full)
         disk_changes();
     if (gone)
@@ -284,7 +260,7 @@ static void something_happens(void)
 {
     const uint32_t what = below(100);
     if (what < 45)
-        loop_turns();
+        take_turn(s);
     else if (what < 60)
         steps_run();
     else if (what < 68)
