@@ -77,6 +77,10 @@
 #define TABLE_DEF "kernels/cuda/brick_mma.def"
 #include "specializer/candidate/template_table.h"
 
+#define TABLE skinny
+#define TABLE_DEF "kernels/cuda/skinny.def"
+#include "specializer/candidate/template_table.h"
+
 #define TABLE mma
 #define TABLE_DEF "kernels/cuda/mma.def"
 #include "specializer/candidate/template_table.h"

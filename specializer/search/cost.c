@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cost.c - the formula, and how well predictions rank. What is learned is in cost_learn.c.
+/* cost.c - the formula. What is learned is in cost_learn.c, how well predictions rank in
+ * cost_rank.c.
  *
  * The formula knows knobs by their roles (kernels/roles.def); a template without one of them takes
  * its neutral value, and a role that is not known here is left to learning. On a GPU the formula is
@@ -308,6 +309,31 @@ static double wide_s(const struct cost *c, const struct template *t, const struc
            fill_s;
 }
 
+/* Weights as columns of an instruction: what a block has waiting in shared memory is on its way,
+ * and a block has one tile of ROWS. Beside them comes x, once a block out of L2; a launch before
+ * makes it, and SPLIT blocks end with an exchange of sums. Products take less until some 200
+ * tokens. */
+static double skinny_s(const struct cost *c, const struct template *t, const struct point *p,
+                       const struct facts *f, double rows, double cols)
+{
+    static const double l2 = 1.5, launch_s = 1.7e-6, sums_s = 1.2e-6;
+    double tokens = 64 * ceil(fmax(1, f->M_MAX) / 64), each = role_value(t, p, ROLE_ROWS);
+    double split = fmax(1, role_value(t, p, ROLE_K_SPLIT)), blocks = ceil(rows / each) * split;
+    double step = each * 128,
+           fit = floor(SHARED / (role_value(t, p, ROLE_STAGES) * (step + tokens * 128)));
+    double room = f->SMS * fmax(1, fit) * (split >= 4 ? 0.93 : 1); /* as in mma_stream_s() */
+    double waves = ceil(blocks / room), bytes = rows * cols * 2;
+    double flight =
+        fmin(ceil(blocks / f->SMS), fmax(1, fit)) * role_value(t, p, ROLE_STAGES) * step;
+    double loads = bytes / kept_bandwidth(c, f, flight, 3, 0.4);
+    loads *= waves > 1 ? waves * room / blocks : 1;
+    double work = 2 * tokens * rows * cols / (c->machine->peak_flops * 0.8);
+    double x = blocks * cols / split * tokens * 2 / (c->machine->read_bandwidth * l2);
+    double sums = split > 1 ? sums_s + rows * tokens * 4 / c->machine->read_bandwidth : 0;
+    double most = fmax(loads, work);
+    return most + 0.2 * (loads + work - most) + 0.5 * x + sums + launch_s;
+}
+
 /* A product of the library's: near what memory and tensor cores allow, and the library has put its
  * algorithms in order. */
 static double library_s(const struct cost *c, const struct template *t, const struct point *p,
@@ -328,6 +354,8 @@ static double projection_s(const struct cost *c, const struct template *t, const
         return library_s(c, t, p, f, rows, cols);
     if (template_role(t, ROLE_TOKENS) >= 0)
         return wide_s(c, t, p, f, rows, cols);
+    if (template_role(t, ROLE_TILES) < 0 && template_role(t, ROLE_RW) < 0)
+        return skinny_s(c, t, p, f, rows, cols);
     return template_role(t, ROLE_TILES) >= 0 ? mma_s(c, t, p, f, rows, cols)
                                              : gemv_s(c, t, p, f, rows, cols);
 }
@@ -427,63 +455,4 @@ double cost_formula(const struct cost *c, const struct template *t, const struct
                                      const struct point *, const struct facts *) = {
         [MACHINE_CPU] = cpu_formula, [MACHINE_CUDA] = cuda_formula};
     return formula[t->machine](c, t, p, f);
-}
-
-/* ---- how good it is ------------------------------------------------------------------------- */
-
-static int by_value(const void *a, const void *b, void *values)
-{
-    const float *v = values;
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (v[x] > v[y]) - (v[x] < v[y]);
-}
-
-/* Ranks 0 .. n-1, equal values sharing the mean of theirs. */
-static double *ranks(const float *value, int n)
-{
-    int32_t *order = xmalloc((size_t)n * sizeof *order);
-    double *rank = xmalloc((size_t)n * sizeof *rank);
-    for (int i = 0; i < n; i++)
-        order[i] = i;
-    qsort_r(order, (size_t)n, sizeof *order, by_value, (void *)value);
-    for (int i = 0, j; i < n; i = j) {
-        for (j = i + 1; j < n && value[order[j]] == value[order[i]];)
-            j++;
-        for (int k = i; k < j; k++)
-            rank[order[k]] = (i + j - 1) / 2.0;
-    }
-    free(order);
-    return rank;
-}
-
-double rank_correlation(const float *a, const float *b, int n)
-{
-    if (n < 3)
-        return NAN;
-    double *x = ranks(a, n), *y = ranks(b, n), mean = (n - 1) / 2.0;
-    double xy = 0, xx = 0, yy = 0;
-    for (int i = 0; i < n; i++) {
-        xy += (x[i] - mean) * (y[i] - mean);
-        xx += (x[i] - mean) * (x[i] - mean);
-        yy += (y[i] - mean) * (y[i] - mean);
-    }
-    free(x);
-    free(y);
-    return xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : NAN;
-}
-
-double cost_correlation(const struct cost *c, int index)
-{
-    float *a = xmalloc(((size_t)c->samples + 1) * sizeof *a);
-    float *b = xmalloc(((size_t)c->samples + 1) * sizeof *b);
-    int n = 0;
-    for (int i = 0; i < c->samples; i++)
-        if (index < 0 || c->sample[i].template == index) {
-            a[n] = c->sample[i].predicted;
-            b[n++] = c->sample[i].measured;
-        }
-    double r = rank_correlation(a, b, n);
-    free(a);
-    free(b);
-    return r;
 }

@@ -29,7 +29,7 @@ import sys
 import tempfile
 import time
 
-FAMILIES = ["gemv", "ring", "mma", "mma_block", "attn_decode", "attn_mma", "attn_even", "wide"]
+FAMILIES = ["gemv", "ring", "mma", "mma_block", "attn_decode", "attn_mma", "attn_even", "wide", "skinny"]
 OWN_KERNELS = [flag for name in ("whet_", "eager_", "oracle_", "probe_")
                for flag in ("--kernel-name", "kns=" + name)]
 LIMIT_S = 900

@@ -119,10 +119,12 @@ static void forget(void)
 
 static int runs, unfit;
 
-/* Activations of mma are bf16, and mlp_in multiplies two such sums; everything else sums floats. */
+/* Activations of these are bf16, and mlp_in multiplies two such sums; everything else sums floats.
+ */
 static double bound_of(const struct job *j)
 {
-    if (strncmp(j->c.t->file, "mma", 3) != 0 && strcmp(j->c.t->file, "wide") != 0)
+    const char *file = j->c.t->file;
+    if (strncmp(file, "mma", 3) != 0 && strcmp(file, "wide") != 0 && strcmp(file, "skinny") != 0)
         return 3e-5;
     return j->c.t->region == REGION_MLP_IN ? 8e-3 : 6e-3;
 }

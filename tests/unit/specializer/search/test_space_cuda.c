@@ -561,8 +561,10 @@ static void wide_slots_have_templates_where_the_device_has_wgmma(void **unused)
                 facts_machine(&f, &m);
                 struct space *s = space_open(&f, (enum region)r, ms[i], NUMERICS_TOLERANCE);
                 int32_t wide = points_of(s, "wide"), lt = points_of(s, "lt");
+                int32_t skinny = points_of(s, "skinny");
                 assert_true(ms[i] > 64 && t == 0 ? wide >= 100 : wide == 0);
-                assert_true(lt >= 20 && (ms[i] <= 64 || wide + lt == space_size(s)));
+                assert_true(ms[i] <= 256 && t == 0 ? skinny >= 20 : skinny == 0);
+                assert_true(lt >= 20 && (ms[i] <= 64 || wide + skinny + lt == space_size(s)));
                 space_close(s);
             }
 }
@@ -583,6 +585,49 @@ static void wide_products_cost_what_they_multiply_and_read(void **unused)
     assert_true(predicted(&c, "wide_mlp_in", &f, knob, alone, 3) > s);
     assert_true(predicted(&c, "wide_mlp_in", &f, knob, small, 3) > s);
     cost_close(&c);
+}
+
+/* Weights as columns: a matrix that is dealt to all multiprocessors at once is never read faster
+ * than memory is, and takes longer in tiles of which some wait for others, and with a step in
+ * shared memory at a time; four blocks that share K are soon too many at once. */
+static void skinny_products_cost_what_their_stream_of_weights_does(void **unused)
+{
+    (void)unused;
+    static const char *const knob[] = {"ROWS", "STAGES", "SPLIT"};
+    static const int even[] = {96, 8, 1}, two_waves[] = {88, 8, 1}, few[] = {96, 3, 1};
+    static const int by_four[] = {72, 8, 4}, too_many[] = {64, 8, 4};
+    struct facts f = facts_of(REGION_MLP_IN, 64);
+    double least = 2.0 * f.HIDDEN * 2 * f.FFN / h200.read_bandwidth;
+    struct cost c;
+    cost_open(&c, &h200, 1);
+    double s = predicted(&c, "skinny_mlp_in", &f, knob, even, 3);
+    assert_true(s > least && s < 2 * least);
+    assert_true(predicted(&c, "skinny_mlp_in", &f, knob, two_waves, 3) > s);
+    assert_true(predicted(&c, "skinny_mlp_in", &f, knob, few, 3) > s);
+    f = facts_of(REGION_MLP_OUT, 64);
+    s = predicted(&c, "skinny_mlp_out", &f, knob, by_four, 3);
+    assert_true(s > least / 2 && predicted(&c, "skinny_mlp_out", &f, knob, too_many, 3) > s);
+    cost_close(&c);
+}
+
+/* A search begins with weights as columns where those were measured to be the fastest: from 33
+ * tokens on, and not where tiles of heads would leave half of the device idle. */
+static void skinny_points_come_first_where_they_were_faster(void **unused)
+{
+    (void)unused;
+    const struct template *t = template_find("skinny_attn_in");
+    struct facts f = facts_of(REGION_ATTN_IN, 64);
+    struct point p;
+    f.HAS_QK_NORM = 1, f.HEAD_DIM = 128, f.HEADS = 16, f.KV_HEADS = 8, f.HIDDEN = 2048;
+    assert_false(template_start(t, &f, &p));
+    f.HEADS = 32, f.HIDDEN = 2560;
+    assert_true(template_start(t, &f, &p) && !template_illegal(t, &p, &f));
+    assert_int_equal(p.value[template_knob(t, "ROWS")], 64);
+    f.M_MAX = 32;
+    assert_false(template_start(t, &f, &p));
+    f.M_MAX = 48, f.HAS_QK_NORM = 0, f.HEADS = 32, f.KV_HEADS = 8, f.HEAD_DIM = 64, f.HIDDEN = 2048;
+    assert_true(template_start(t, &f, &p));
+    assert_int_equal(p.value[template_knob(t, "ROWS")], 32);
 }
 
 /* The library's order is a guess worth having; a product never beats memory or tensor cores. */
@@ -649,6 +694,8 @@ int main(void)
         cmocka_unit_test(attention_of_hundreds_of_sequences_has_points_and_a_start),
         cmocka_unit_test(wide_slots_have_templates_where_the_device_has_wgmma),
         cmocka_unit_test(wide_products_cost_what_they_multiply_and_read),
+        cmocka_unit_test(skinny_products_cost_what_their_stream_of_weights_does),
+        cmocka_unit_test(skinny_points_come_first_where_they_were_faster),
         cmocka_unit_test(a_librarys_first_guesses_are_predicted_fastest),
         cmocka_unit_test(predictions_follow_bytes_and_never_beat_the_memory),
     };
