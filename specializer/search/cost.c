@@ -354,7 +354,7 @@ static double projection_s(const struct cost *c, const struct template *t, const
         return library_s(c, t, p, f, rows, cols);
     if (template_role(t, ROLE_TOKENS) >= 0)
         return wide_s(c, t, p, f, rows, cols);
-    if (template_role(t, ROLE_TILES) < 0 && template_role(t, ROLE_RW) < 0)
+    if (template_role(t, ROLE_ROWS) >= 0 && template_role(t, ROLE_RW) < 0)
         return skinny_s(c, t, p, f, rows, cols);
     return template_role(t, ROLE_TILES) >= 0 ? mma_s(c, t, p, f, rows, cols)
                                              : gemv_s(c, t, p, f, rows, cols);
