@@ -49,10 +49,9 @@ static _Thread_local void *own_stack;
 
 enum { STACK = 64 * 1024 };
 
-void crash_thread(void)
+void crash_stack(void)
 {
     stack_t now, s = {.ss_size = STACK};
-    computes = true;
     if (sigaltstack(NULL, &now) != 0 || !(now.ss_flags & SS_DISABLE))
         return; /* it has one, a sanitizer's */
     s.ss_sp = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -60,15 +59,26 @@ void crash_thread(void)
         own_stack = s.ss_sp;
 }
 
-void crash_thread_end(void)
+void crash_stack_end(void)
 {
     const stack_t none = {.ss_flags = SS_DISABLE};
-    computes = false;
     if (!own_stack)
         return;
     sigaltstack(&none, NULL);
     munmap(own_stack, STACK);
     own_stack = NULL;
+}
+
+void crash_thread(void)
+{
+    computes = true;
+    crash_stack();
+}
+
+void crash_thread_end(void)
+{
+    computes = false;
+    crash_stack_end();
 }
 
 void crash_step(const struct crash_kernels *step)
@@ -222,6 +232,7 @@ static void catch_faults(void)
 void crash_catch(void)
 {
     crash.to_the_end = true;
+    crash_stack();
     catch_faults();
 }
 

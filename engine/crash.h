@@ -53,8 +53,11 @@ bool crash_sound(struct crash_record *r);
 /* What an earlier process left at `path`: 1 and the record, or 0 if there is none. */
 int crash_read(const char *path, struct crash_record *out);
 
-/* The calling thread computes steps, until crash_thread_end(). Handlers get a stack of their own
- * there, for kernels that use up the thread's. */
+/* Handlers get a stack of their own on the calling thread, until crash_stack_end(): one that has
+ * used up the thread's could not say a word. crash_catch() is for the thread that calls it, too. */
+void crash_stack(void);
+void crash_stack_end(void);
+/* The calling thread computes steps, until crash_thread_end(); with a stack as above. */
 void crash_thread(void);
 void crash_thread_end(void);
 

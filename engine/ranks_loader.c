@@ -19,6 +19,7 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "config/sha256.h"
+#include "engine/crash.h"
 
 #define LOOK_S 0.2 /* between two checks of loaded kernels */
 
@@ -172,6 +173,7 @@ static void *loader_main(void *arg)
     struct loader *l = arg;
     bool stop = false;
     pthread_setname_np(pthread_self(), "whet-loader");
+    crash_stack();
     while (!stop) {
         pthread_mutex_lock(&l->lock);
         struct errand *e = next_locked(l);
@@ -187,6 +189,7 @@ static void *loader_main(void *arg)
             free(e->bytes);
         free(e);
     }
+    crash_stack_end();
     return NULL;
 }
 

@@ -273,6 +273,7 @@ static void *watch(void *arg)
     struct ranks *r = arg;
     int looks = 0;
     pthread_setname_np(pthread_self(), "whet-ranks");
+    crash_stack();
     while (!atomic_load(&r->stop)) {
         note_look(r);
         if (r->options.place.rank == 0) {
@@ -285,6 +286,7 @@ static void *watch(void *arg)
         }
         look_at_step(r);
     }
+    crash_stack_end();
     return NULL;
 }
 

@@ -23,6 +23,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "engine/crash.h"
 #include "specializer/agent_loop.h"
 #include "specializer/blame.h"
 #include "specializer/consult.h"
@@ -399,22 +400,16 @@ static void take_turn(struct specializer *s)
     }
 }
 
-static void *specializer_thread(void *ctx)
+/* All that the thread does, from the engine's first step to the end of its executors. */
+static void thread_life(struct specializer *s)
 {
-    struct specializer *s = ctx;
-    pthread_setname_np(pthread_self(), "whet-specialize");
-    if (!wait_for_engine(s)) {
-        atomic_store(&s->doing, DOING_OFF);
-        return NULL;
-    }
+    if (!wait_for_engine(s))
+        return;
     specializer_setup(s);
     hear_the_past(s);
-    if (!atomic_load(&s->ready)) {
-        atomic_store(&s->doing, DOING_OFF);
-        return NULL;
-    }
+    if (!atomic_load(&s->ready))
+        return;
     if (!s->enabled) {
-        atomic_store(&s->doing, DOING_OFF);
         if (s->config->specializer_enabled)
             log_info("specializer",
                      "off: backend %s has eager kernels where several ranks compute "
@@ -422,7 +417,7 @@ static void *specializer_thread(void *ctx)
                      s->env.ops->name);
         else
             log_info("specializer", "off (specializer.enabled): the eager kernels serve");
-        return NULL;
+        return;
     }
     atomic_store(&s->doing, DOING_RESTORE);
     restore_winners(s);
@@ -435,7 +430,16 @@ static void *specializer_thread(void *ctx)
     engine_yield_windows(s->engine, 0);
     watch_stop(s);
     slots_empty(s); /* executors end with this thread */
+}
+
+static void *specializer_thread(void *ctx)
+{
+    struct specializer *s = ctx;
+    pthread_setname_np(pthread_self(), "whet-specialize");
+    crash_stack();
+    thread_life(s);
     atomic_store(&s->doing, DOING_OFF);
+    crash_stack_end();
     return NULL;
 }
 

@@ -19,6 +19,7 @@
 #include "config/key_file.h"
 #include "config/log.h"
 #include "config/metrics.h"
+#include "engine/crash.h"
 #include "specializer/adviser/adviser_replay.h"
 #include "specializer/store/store.h"
 
@@ -94,6 +95,7 @@ static void *llm_thread(void *ctx)
 {
     struct line *line = ctx;
     struct llm *l = line->of;
+    crash_stack();
     pthread_mutex_lock(&l->lock);
     while (!l->stop) {
         if (line->state != JOB_WAITING) {
@@ -107,6 +109,7 @@ static void *llm_thread(void *ctx)
         pthread_cond_broadcast(&l->wake);
     }
     pthread_mutex_unlock(&l->lock);
+    crash_stack_end();
     return NULL;
 }
 

@@ -23,6 +23,7 @@
 #include "config/clock.h"
 #include "config/key_file.h"
 #include "config/log.h"
+#include "engine/crash.h"
 #include "engine/plan.h"
 #include "specializer/candidate/hash.h"
 #include "specializer/fleet/fleet_private.h"
@@ -368,12 +369,14 @@ static void *fleet_thread(void *ctx)
 {
     struct fleet *f = ctx;
     pthread_setname_np(pthread_self(), "whet-fleet");
+    crash_stack();
     while (!atomic_load(&f->stop)) {
         session(f);
         if (!f->next)
             pause_between(f);
     }
     fleet_db_close(f->next);
+    crash_stack_end();
     return NULL;
 }
 

@@ -72,6 +72,47 @@ static void of_a_device_before(void)
     zero += calls_it(3);
 }
 
+/* A call that never comes back, of which a thread's stack has no end to see. */
+static __attribute__((noinline)) int never_comes_back(int n)
+{
+    volatile char some[4096];
+    some[n % 4096] = (char)n;
+    if (n < 0) /* never, which a compiler need not know */
+        return n;
+    return never_comes_back(n + 1) + some[(n + 7) % 4096];
+}
+
+static void *without_end(void *unused)
+{
+    pthread_setname_np(pthread_self(), "whet-endless");
+    crash_stack();
+    zero += never_comes_back(1);
+    return unused;
+}
+
+static void of_a_thread_without_end(void)
+{
+    pthread_t t;
+    if (pthread_create(&t, NULL, without_end, NULL) == 0)
+        pthread_join(t, NULL);
+}
+
+static void of_the_first_thread_without_end(void)
+{
+    zero += never_comes_back(1);
+}
+
+/* The stack is the thread's until then, and another's afterwards. */
+static void *with_a_stack_for_a_while(void *unused)
+{
+    stack_t now;
+    crash_stack();
+    zero += sigaltstack(NULL, &now) != 0 || now.ss_flags & SS_DISABLE ? 1 : 0;
+    crash_stack_end();
+    zero += SANITIZED || (sigaltstack(NULL, &now) == 0 && now.ss_flags & SS_DISABLE) ? 0 : 2;
+    return unused;
+}
+
 static void from_outside(void)
 {
     pid_t pid = getpid();
@@ -177,6 +218,29 @@ static void a_fault_after_a_lost_device_ends_the_process(void **state)
     assert_true(SANITIZED || code == SIGSEGV);
 }
 
+static void whose_stack_is_used_up_has_last_words(void **state)
+{
+    (void)state;
+    if (SANITIZED)
+        skip(); /* which has a stack for it, and words of its own */
+    assert_int_equal(death(false, of_a_thread_without_end), SIGSEGV);
+    assert_int_equal(count("error crash: SIGSEGV"), 1);
+    assert_int_equal(count("in thread whet-endless"), 1);
+    assert_true(names(never_comes_back));
+    assert_int_equal(death(false, of_the_first_thread_without_end), SIGSEGV);
+    assert_int_equal(count("error crash: SIGSEGV"), 1);
+}
+
+static void a_stack_for_handlers_goes_with_its_thread(void **state)
+{
+    (void)state;
+    pthread_t t;
+    zero = 0;
+    assert_int_equal(pthread_create(&t, NULL, with_a_stack_for_a_while, NULL), 0);
+    pthread_join(t, NULL);
+    assert_int_equal(zero, 0);
+}
+
 static void what_somebody_sent_is_no_fault(void **state)
 {
     (void)state;
@@ -205,6 +269,8 @@ int main(void)
         cmocka_unit_test(a_fault_says_where_it_was_and_who_called),
         cmocka_unit_test(of_many_one_has_the_word),
         cmocka_unit_test(a_fault_after_a_lost_device_ends_the_process),
+        cmocka_unit_test(whose_stack_is_used_up_has_last_words),
+        cmocka_unit_test(a_stack_for_handlers_goes_with_its_thread),
         cmocka_unit_test(what_somebody_sent_is_no_fault),
         cmocka_unit_test(the_first_process_ends_by_a_fault),
     };
