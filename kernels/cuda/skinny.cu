@@ -41,6 +41,7 @@
 
 /* ---- code --------------------------------------------------------------------------------- */
 
+#include "cuda/lib/normed_row.cuh"
 #include "cuda/lib/skinny_end.cuh"
 
 /* ---- activations --------------------------------------------------------------------------- */
@@ -56,63 +57,46 @@ __device__ __forceinline__ void put_four(const struct region_args &a, int t, int
         make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
 }
 
-#if !HAS_NORM
 /* Number k of the fours of a row that a thread has. */
 __device__ __forceinline__ int part_of_row(int k)
 {
     return (k * ROW_PARTS + (int)blockIdx.y) * ROW_THREADS + (int)threadIdx.x;
 }
 
-/* Four columns of what the region before left. */
-__device__ __forceinline__ float4 take_four(const struct region_args &a, int t, int i)
+enum { EACH = (K / 4 + ROW_PARTS * ROW_THREADS - 1) / (ROW_PARTS * ROW_THREADS) };
+typedef float4 row_part[EACH];
+
+__device__ __forceinline__ void take_row(const struct region_args &a, int t, row_part &v)
 {
-#if WIDE_STEP
-    uint2 v = __ldcg((const uint2 *)a.wide.in16 + (size_t)t * (K / 4) + i);
-    return make_float4(low_bf16(v.x), high_bf16(v.x), low_bf16(v.y), high_bf16(v.y));
+#if HAS_NORM
+    take_normed<K, ROW_THREADS>(a.x + (size_t)t * K, a.norm, a.eps, v);
 #else
-    return load_x4(a.in + (size_t)t * K + i * 4);
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        size_t i = (size_t)t * (K / 4) + min(part_of_row(k), K / 4 - 1);
+#if WIDE_STEP
+        uint2 two = __ldcg((const uint2 *)a.wide.in16 + i);
+        v[k] = make_float4(low_bf16(two.x), high_bf16(two.x), low_bf16(two.y), high_bf16(two.y));
+#else
+        v[k] = load_x4(a.in + i * 4);
+#endif
+    }
 #endif
 }
-#endif
 
 KERNEL __launch_bounds__(ROW_THREADS) whet_kernel(const __grid_constant__ struct region_args a)
 {
+    row_part v;
     int t = blockIdx.x;
     release_next();
     after_previous();
     if (t >= a.counts->m)
         return;
-#if HAS_NORM
-    enum { EACH = (K / 4 + ROW_THREADS - 1) / ROW_THREADS };
-    __shared__ float shared[33];
-    float4 v[EACH];
-    float sum = 0;
-#pragma unroll
-    for (int k = 0; k < EACH; k++) {
-        int i = threadIdx.x + k * ROW_THREADS;
-        v[k] = i < K / 4 ? load_x4(a.x + (size_t)t * K + i * 4) : make_float4(0, 0, 0, 0);
-        sum += v[k].x * v[k].x + v[k].y * v[k].y + v[k].z * v[k].z + v[k].w * v[k].w;
-    }
-    float r = rsqrtf(block_sum(sum, shared) / K + a.eps);
-#pragma unroll
-    for (int k = 0; k < EACH; k++) {
-        int i = threadIdx.x + k * ROW_THREADS;
-        float4 g = ((const float4 *)a.norm)[min(i, K / 4 - 1)], n = v[k];
-        if (i < K / 4)
-            put_four(a, t, i * 4,
-                     make_float4(n.x * r * g.x, n.y * r * g.y, n.z * r * g.z, n.w * r * g.w));
-    }
-#else
-    enum { EACH = (K / 4 + ROW_PARTS * ROW_THREADS - 1) / (ROW_PARTS * ROW_THREADS) };
-    float4 v[EACH];
-#pragma unroll
-    for (int k = 0; k < EACH; k++)
-        v[k] = take_four(a, t, min(part_of_row(k), K / 4 - 1));
+    take_row(a, t, v);
 #pragma unroll
     for (int k = 0; k < EACH; k++)
         if (part_of_row(k) < K / 4)
             put_four(a, t, part_of_row(k) * 4, v[k]);
-#endif
 }
 #endif
 
@@ -177,7 +161,7 @@ __device__ __forceinline__ void multiply(struct memory &s, const struct place &a
         wgmma_begin();
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            wgmma_skinny(c, by_row(x + k * 32), by_row(w + k * 32), i + k > 0);
+            wgmma_rows(c, by_row(x + k * 32), by_row(w + k * 32), i + k > 0);
         wgmma_commit();
         wgmma_wait<1>();
         if (i > 0)

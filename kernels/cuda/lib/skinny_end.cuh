@@ -107,16 +107,19 @@ __device__ __forceinline__ struct taken take_tokens(const struct region_args &a,
 }
 
 #if QK
+enum {
+    OF_HEAD = ROWS < HEAD_DIM ? EIGHTS : HEAD_DIM / 8
+}; /* groups of eight rows, of this block */
+
 /* Sums of squares of a thread's two tokens over rows of a head that this block has, in all four
  * lanes of a token. `first`: of those rows, as groups of eight. */
 __device__ __forceinline__ void squares_of(const sums &c, int first, float (&square)[2])
 {
-    enum { MANY = ROWS < HEAD_DIM ? EIGHTS : HEAD_DIM / 8 };
 #pragma unroll
     for (int s = 0; s < 2; s++) {
         square[s] = 0;
 #pragma unroll
-        for (int i = 0; i < MANY; i++) {
+        for (int i = 0; i < OF_HEAD; i++) {
             const float *v = &c[(first + i) * 4 + s * 2];
             square[s] += v[0] * v[0] + v[1] * v[1];
         }
@@ -142,7 +145,6 @@ __device__ __forceinline__ void tell_squares(struct memory &s, const struct plac
 __device__ __forceinline__ void norm_heads(const struct region_args &a, const struct memory &s,
                                            const struct place &at, sums &c)
 {
-    enum { OF_HEAD = ROWS < HEAD_DIM ? EIGHTS : HEAD_DIM / 8 };
 #pragma unroll
     for (int first = 0; first < EIGHTS; first += OF_HEAD) {
         int row = at.row + first * 8;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* skinny_wgmma.cuh - products of skinny.cu: 64 tokens times any of many numbers of rows of weights.
  *
- * wgmma.cuh has those that tiles of tokens need; here the number of rows is what deals a matrix
- * evenly to all multiprocessors. Only sm_90a has them; on other architectures this header is empty.
+ * wgmma.cuh has those that tiles of tokens need, and some of these; here the number of rows is what
+ * deals a matrix evenly to all multiprocessors. Only sm_90a has them; on other architectures this
+ * header is empty.
  */
 #ifndef WHET_KERNELS_CUDA_LIB_SKINNY_WGMMA_CUH
 #define WHET_KERNELS_CUDA_LIB_SKINNY_WGMMA_CUH
@@ -25,11 +26,11 @@
 #define WGMMA_LIST_76 WGMMA_LIST_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75"
 #define WGMMA_LIST_88 WGMMA_LIST_80 ",%80,%81,%82,%83,%84,%85,%86,%87"
 
-/* c[64, 2 N] (+)= a[64, 16] b[2 N, 16]^T, as wgmma_rows(): of tokens 16 warp + lane / 4 and that +
+/* c[64, 2 N] (+)= a[64, 16] b[2 N, 16]^T, as the others: of tokens 16 warp + lane / 4 and that +
  * 8 a thread has rows 8 i + 2 (lane % 4) + (0, 1). */
 #define SKINNY(half, n, d, e, f, ...)                                                   \
-    __device__ __forceinline__ void wgmma_skinny(float(&c)[half], unsigned long long a, \
-                                                 unsigned long long b, bool adds)       \
+    __device__ __forceinline__ void wgmma_rows(float(&c)[half], unsigned long long a,   \
+                                               unsigned long long b, bool adds)         \
     {                                                                                   \
         asm volatile(WGMMA(n, "setp.ne.b32 adds, %" f ", 0",                            \
                            "{" WGMMA_LIST_##half "}, %" d ", %" e ", adds, 1, 1, 0, 0") \
@@ -40,19 +41,14 @@ SKINNY(16, "32", "16", "17", "18", WGMMA_16(c, 0))
 SKINNY(20, "40", "20", "21", "22", SKINNY_20(c, 0))
 SKINNY(24, "48", "24", "25", "26", WGMMA_24(c, 0))
 SKINNY(28, "56", "28", "29", "30", SKINNY_28(c, 0))
-SKINNY(32, "64", "32", "33", "34", WGMMA_32(c, 0))
 SKINNY(36, "72", "36", "37", "38", WGMMA_32(c, 0), SKINNY_4(c, 32))
 SKINNY(40, "80", "40", "41", "42", WGMMA_32(c, 0), WGMMA_8(c, 32))
 SKINNY(44, "88", "44", "45", "46", WGMMA_32(c, 0), SKINNY_12(c, 32))
-SKINNY(48, "96", "48", "49", "50", WGMMA_32(c, 0), WGMMA_16(c, 32))
 SKINNY(52, "104", "52", "53", "54", WGMMA_32(c, 0), SKINNY_20(c, 32))
 SKINNY(56, "112", "56", "57", "58", WGMMA_32(c, 0), WGMMA_24(c, 32))
-SKINNY(64, "128", "64", "65", "66", SKINNY_64(c, 0))
 SKINNY(72, "144", "72", "73", "74", SKINNY_64(c, 0), WGMMA_8(c, 64))
 SKINNY(76, "152", "76", "77", "78", SKINNY_64(c, 0), SKINNY_12(c, 64))
 SKINNY(88, "176", "88", "89", "90", SKINNY_64(c, 0), WGMMA_24(c, 64))
-SKINNY(112, "224", "112", "113", "114", SKINNY_64(c, 0), WGMMA_32(c, 64), WGMMA_16(c, 96))
-SKINNY(128, "256", "128", "129", "130", SKINNY_64(c, 0), SKINNY_64(c, 64))
 
 #endif
 #endif

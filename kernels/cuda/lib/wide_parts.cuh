@@ -6,6 +6,7 @@
 #ifndef WHET_KERNELS_CUDA_LIB_WIDE_PARTS_CUH
 #define WHET_KERNELS_CUDA_LIB_WIDE_PARTS_CUH
 
+#include "cuda/lib/normed_row.cuh"
 #include "cuda/lib/stream.cuh"
 #include "cuda/lib/wide_end.cuh"
 
@@ -21,22 +22,7 @@ typedef float4 row_part[EACH];
 /* Of x, normed as eager does it. */
 __device__ __forceinline__ void take_row(const struct region_args &a, int t, row_part &v)
 {
-    __shared__ float shared[33];
-    const float *x = a.x + (size_t)t * K;
-    float sum = 0;
-#pragma unroll
-    for (int k = 0; k < EACH; k++) {
-        int i = threadIdx.x + k * NORM_THREADS;
-        v[k] = i < K / 4 ? load_x4(x + i * 4) : make_float4(0, 0, 0, 0);
-        sum += v[k].x * v[k].x + v[k].y * v[k].y + v[k].z * v[k].z + v[k].w * v[k].w;
-    }
-    float r = rsqrtf(block_sum(sum, shared) / K + a.eps);
-#pragma unroll
-    for (int k = 0; k < EACH; k++) {
-        int i = threadIdx.x + k * NORM_THREADS;
-        float4 g = ((const float4 *)a.norm)[min(i, K / 4 - 1)], n = v[k];
-        v[k] = make_float4(n.x * r * g.x, n.y * r * g.y, n.z * r * g.z, n.w * r * g.w);
-    }
+    take_normed<K, NORM_THREADS>(a.x + (size_t)t * K, a.norm, a.eps, v);
 }
 #else
 /* Of what the region before left. */

@@ -38,11 +38,16 @@ static void *on_a_thread(void *unused)
     return unused;
 }
 
-static void of_a_thread(void)
+static void on_one(void *(*run)(void *))
 {
     pthread_t t;
-    if (pthread_create(&t, NULL, on_a_thread, NULL) == 0)
+    if (pthread_create(&t, NULL, run, NULL) == 0)
         pthread_join(t, NULL);
+}
+
+static void of_a_thread(void)
+{
+    on_one(on_a_thread);
 }
 
 /* Of many at once one has the word. */
@@ -92,9 +97,7 @@ static void *without_end(void *unused)
 
 static void of_a_thread_without_end(void)
 {
-    pthread_t t;
-    if (pthread_create(&t, NULL, without_end, NULL) == 0)
-        pthread_join(t, NULL);
+    on_one(without_end);
 }
 
 static void of_the_first_thread_without_end(void)
@@ -106,6 +109,7 @@ static void of_the_first_thread_without_end(void)
 static void *with_a_stack_for_a_while(void *unused)
 {
     stack_t now;
+    zero = 0;
     crash_stack();
     zero += sigaltstack(NULL, &now) != 0 || now.ss_flags & SS_DISABLE ? 1 : 0;
     crash_stack_end();
@@ -234,10 +238,8 @@ static void whose_stack_is_used_up_has_last_words(void **state)
 static void a_stack_for_handlers_goes_with_its_thread(void **state)
 {
     (void)state;
-    pthread_t t;
-    zero = 0;
-    assert_int_equal(pthread_create(&t, NULL, with_a_stack_for_a_while, NULL), 0);
-    pthread_join(t, NULL);
+    zero = 1; /* until that has run */
+    on_one(with_a_stack_for_a_while);
     assert_int_equal(zero, 0);
 }
 
