@@ -146,6 +146,9 @@ struct bench_job {
     /* Runs are all of one layer, whose weights stay in a cache that holds them. A backend that
      * times all layers at once takes no notice. */
     bool one_layer;
+    /* What the step's other kernels make of it: the region before leaves its output in bf16, too
+     * (kernel.leaves16), and the one after reads this one's so (reads16). */
+    bool before16, after16;
 };
 
 /* The whole model twice on the same tokens in memory of its own: eager alone, which also chooses

@@ -42,6 +42,7 @@ struct kernel {
     int32_t m_max;                /* largest m it may be given */
     int32_t number;               /* what the ranks of a model call it; 0: it is eager, or alone */
     bool bit_equal;               /* eager's bits; nothing is said of the eager kernel itself */
+    bool leaves16, reads16;       /* what it leaves and reads between regions is bf16, or may be */
     const struct cpu_kernel *cpu; /* the CPU backend's entry; NULL elsewhere */
     void *backend;                /* the backend's own: dlopen handle, packed weights, cubin ... */
 };

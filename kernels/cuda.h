@@ -55,6 +55,9 @@ struct cuda_work {
  * in16, or where that is null of [m_max, hidden] at work.work, where the kernel puts them itself.
  * A kernel that multiplies its input in another form than bf16 says with work_cols how many pairs
  * of bytes a row of that has: the map is of [m_max, work_cols] at work.work then, whatever in16 is.
+ *
+ * In steps of up to 64 tokens it is float, and may be there in bf16, too: attn_out and mlp_out with
+ * box_rows get the same map of that, and mlp_in with leaves16 may be asked for it by out16.
  */
 struct cuda_wide {
     WHET_ALIGN(64) uint64_t map[16];
@@ -112,6 +115,7 @@ struct cuda_attn_args {
     int64_t next_bytes;
     int32_t heads, kv_heads, head_dim;
     float scale;
+    void *a16; /* the same in bf16, for kernels with leaves16: null, or a may be */
 };
 
 /* Ranks whose numbers a projection adds itself: a call of REDUCE_WORDS (peer.h) in `area`, of turn
@@ -145,7 +149,7 @@ struct cuda_mlp_in_args {
     const float *norm;
     const void *w;      /* bf16 [2 ffn, hidden]: gate row i at 2i, up row i at 2i+1 */
     const void *packed; /* or null */
-    float *h;           /* [M, ffn] */
+    float *h;           /* [M, ffn]; with leaves16 null where wide.out16 is all that is read */
     struct cuda_work work;
     int32_t hidden, ffn;
     float eps;
@@ -186,10 +190,10 @@ struct cuda_launch {
 enum { CUDA_LAUNCHES = 4, WHET_CUDA_ABI = 1 };
 
 /* Exported as `extern "C" __device__ const struct cuda_kernel_info whet_info`. Grids are constants
- * of the build (shapes and M_MAX are -D). A kernel with box_rows runs in wide steps and in no
- * others, one without in no wide ones. packed_bytes > 0: the cubin also has the function
- * `whet_pack(struct cuda_pack_args)`, launched with any grid (it strides); kernels of the same
- * region and layout name share the copy. */
+ * of the build (shapes and M_MAX are -D). A kernel with box_rows for more than 64 tokens runs in
+ * wide steps and in no others, one without in no wide ones. packed_bytes > 0: the cubin also has
+ * the function `whet_pack(struct cuda_pack_args)`, launched with any grid (it strides); kernels of
+ * the same region and layout name share the copy. */
 struct cuda_kernel_info {
     int32_t abi, region, m_max;
     int32_t context_max; /* attn: longest context it may be given; 0: any */
@@ -205,6 +209,7 @@ struct cuda_kernel_info {
      * and where the projection before it heeds a sum, that makes the call and this kernel is not
      * run. */
     int32_t sums;
+    int32_t leaves16; /* 1: of attn, and of mlp_in for up to 64 tokens, heeds a16 or wide.out16 */
 };
 
 enum { CUDA_COUNTERS = 16384 };

@@ -95,6 +95,14 @@ struct probe_sum_args {
     unsigned long long *sum;
 };
 
+/* *count += numbers that are not x's as bf16. Any grid of 256 threads. */
+struct probe_halves_args {
+    const float *x;
+    const void *y; /* bf16 */
+    int64_t n;
+    unsigned long long *count;
+};
+
 /* ---- oracle.cu ---------------------------------------------------------------------------- */
 
 /* y[i, :] = x[row ? row[i] : i, :], normed with `gain` if that is not null. Grid: m, 256. */

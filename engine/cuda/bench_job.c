@@ -31,8 +31,30 @@ struct bench {
 
 /* ---- graphs -------------------------------------------------------------------------------- */
 
-/* `launches` of the kernel, on one layer after the other. A wide region reads and leaves bf16,
- * which is there once and not again for each launch, as in a step. */
+/* Whether a region reads what the one before left in bf16; whether its own output is read so. */
+static bool reads_between(enum region r)
+{
+    return r == REGION_ATTN_OUT || r == REGION_MLP_OUT;
+}
+
+static bool leaves_between(enum region r)
+{
+    return r == REGION_ATTN || r == REGION_MLP_IN;
+}
+
+/* bf16 that the region after reads and the kernel did not leave is made as in a step. */
+static int leave16(struct walk *w, enum region r, struct err *e)
+{
+    const struct model_shape *s = &w->b->model->shape;
+    bool attn = r == REGION_ATTN;
+    if (!w->wants16)
+        return 0;
+    return need16(w, r, attn ? w->a : w->h, attn ? w->b->a16 : w->b->h16,
+                  attn ? s->heads * s->head_dim : s->ffn, e);
+}
+
+/* `launches` of the kernel, on one layer after the other. What a region reads in bf16, as all of
+ * wide steps do, is there once and not again for each launch, as in a step. */
 static int launch_all(struct walk *w, const struct bench_job *job, const struct kernel *k,
                       int32_t launches, struct err *e)
 {
@@ -42,19 +64,22 @@ static int launch_all(struct walk *w, const struct bench_job *job, const struct 
     bool spread = w->m > NARROW && c->region == REGION_ATTN;
     bool wide = w->m > NARROW && !spread;
     w->wide = wide;
-    if (wide) {
+    bool have16 = wide || (job->before16 && reads_between(c->region));
+    w->wants16 = !wide && job->after16 && leaves_between(c->region);
+    w->only16 = true;
+    if (wide)
         w->q = w->a = w->h = NULL;
-        if (inputs_widen(w, c, e))
-            return -1;
-    }
+    if (have16 && inputs_widen(w, c, e))
+        return -1;
     for (int32_t i = 0; i < launches; i++) {
         memset(w->have16, 0, sizeof w->have16);
-        w->have16[REGION_ATTN] = w->have16[REGION_MLP_IN] = wide;
+        w->have16[REGION_ATTN] = w->have16[REGION_MLP_IN] = have16;
         if (!wide)
             inputs_aim(w, c, i);
         if (spread)
             w->k_pages = w->v_pages = NULL; /* the layer's */
-        if (walk_region(w, k, c->region, class_layer(formats, i % layers), e))
+        if (walk_region(w, k, c->region, class_layer(formats, i % layers), e) ||
+            leave16(w, c->region, e))
             return -1;
     }
     return 0;

@@ -368,8 +368,12 @@ static void name_eager(struct backend *b)
 {
     for (int r = 0; r < REGION_NODES; r++) {
         struct kernel *k = &b->eager[r];
-        *k = (struct kernel){
-            .id = "eager", .region = (enum region)r, .origin = ORIGIN_EAGER, .m_max = INT32_MAX};
+        *k = (struct kernel){.id = "eager",
+                             .region = (enum region)r,
+                             .origin = ORIGIN_EAGER,
+                             .m_max = INT32_MAX,
+                             .leaves16 = r == REGION_ATTN || r == REGION_MLP_IN,
+                             .reads16 = r == REGION_ATTN_OUT || r == REGION_MLP_OUT};
         snprintf(k->name, sizeof k->name, "%s eager", region_name((enum region)r));
     }
 }

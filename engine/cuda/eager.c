@@ -235,6 +235,8 @@ int eager_attn_beside(struct walk *w, const struct kernel *k, int32_t layer, str
     if (attn(w, layer, e) || loaded_region(&lead, k, REGION_ATTN, layer, e))
         return -1;
     w->launches[REGION_ATTN] += ((const struct loaded *)k->backend)->info.launches;
+    if (lead.have16[REGION_ATTN])
+        return 0;
     struct eager_round_args a = {&w->block->lead->m, lead.a, b->a16, q};
     return launch(w, PRIM_ROUND, grid2((q + 1023) / 1024, walk_padded(w->lead)), 256, 0, &a, e);
 }

@@ -131,6 +131,7 @@ void spare_aim(struct walk *w, enum region r)
 
 int spare_redirect(struct walk *w, enum region r, struct err *e)
 {
+    w->wants16 = false; /* the step's own lies where it would write its */
     struct backend *b = w->b;
     const struct model_shape *s = &b->model->shape;
     struct spare *l = &b->spare;
@@ -272,6 +273,7 @@ static int aim_regions(struct walk *other, const struct walk *w, enum region r,
     spare_aim(other, r);
     other->q = other->h = NULL;
     other->lead = 0;
+    other->wants16 = false;
     other->out16 = in ? b->spare.raw : NULL;
     CU(cudaMemsetAsync(in ? b->spare.raw : b->spare.y, 0xff,
                        (size_t)w->m * (size_t)cols * (in ? 2 : 4), w->stream));

@@ -185,6 +185,8 @@ struct kernel *loaded_open(struct backend *b, const struct kernel_object *o, boo
     int32_t most = o->region == REGION_ATTN ? DECODE_MOST : NARROW;
     bool any = l->info.m_max < most || l->lt || l->info.box_rows;
     k->m_max = any ? l->info.m_max : most;
+    k->leaves16 = l->lt || l->info.leaves16;
+    k->reads16 = l->lt || l->info.box_rows;
     return k;
 }
 
@@ -192,7 +194,7 @@ bool loaded_takes(const struct kernel *k, bool wide)
 {
     const struct loaded *l = k->backend;
     bool either = k->region == REGION_ATTN; /* has floats in wide steps, too */
-    return !l || l->lt || either || (l->info.box_rows > 0) == wide;
+    return !l || l->lt || either || (l->info.box_rows > 0 && l->info.m_max > NARROW) == wide;
 }
 
 struct kernel *cuda_load(struct backend *b, const struct kernel_object *o, struct err *e)
@@ -313,7 +315,14 @@ static void fill_attn_in(const struct walk *w, int32_t layer, struct cuda_attn_i
                                     .next_bytes = ahead.bytes};
 }
 
-static void fill_attn(const struct walk *w, int32_t layer, struct cuda_attn_args *a)
+/* Where the region leaves what it has in bf16, beside its floats or instead of them; NULL: nowhere.
+ */
+static void *asked16(const struct walk *w, const struct loaded *l, enum region r)
+{
+    return w->wants16 && l->info.leaves16 ? wide_left16(w, r) : NULL;
+}
+
+static void fill_attn(const struct walk *w, int32_t layer, void *a16, struct cuda_attn_args *a)
 {
     const struct backend *b = w->b;
     const struct model_shape *s = &b->model->shape;
@@ -326,7 +335,8 @@ static void fill_attn(const struct walk *w, int32_t layer, struct cuda_attn_args
                                  .pages_at = w->block->pages_at,
                                  .page_table = w->block->page_table,
                                  .span = w->block->span,
-                                 .a = w->a,
+                                 .a = a16 && w->only16 ? NULL : w->a,
+                                 .a16 = a16,
                                  .work = {b->work, b->counter},
                                  .next = ahead.data,
                                  .next_bytes = ahead.bytes,
@@ -336,9 +346,11 @@ static void fill_attn(const struct walk *w, int32_t layer, struct cuda_attn_args
                                  .scale = (float)(1 / sqrt((double)s->head_dim))};
 }
 
-static void fill_args(const struct walk *w, enum region r, int32_t layer, const void *packed,
+static void fill_args(const struct walk *w, const struct loaded *l, enum region r, int32_t layer,
                       union any_args *a)
 {
+    const void *packed = packed_of(w->b, l, r, layer);
+    void *out16 = asked16(w, l, r);
     const struct backend *b = w->b;
     const struct model_shape *s = &b->model->shape;
     struct matrix m = matrix_of(b, r, layer, walk_width(w, r));
@@ -353,7 +365,7 @@ static void fill_args(const struct walk *w, enum region r, int32_t layer, const 
         a->attn_in.packed = packed;
         break;
     case REGION_ATTN:
-        fill_attn(w, layer, &a->attn);
+        fill_attn(w, layer, out16, &a->attn);
         break;
     case REGION_ATTN_OUT:
     case REGION_MLP_OUT:
@@ -376,7 +388,8 @@ static void fill_args(const struct walk *w, enum region r, int32_t layer, const 
                                               .norm = b->on.layer[layer].mlp_norm,
                                               .w = m.data,
                                               .packed = packed,
-                                              .h = w->h,
+                                              .h = out16 && w->only16 ? NULL : w->h,
+                                              .wide.out16 = out16,
                                               .work = work,
                                               .hidden = s->hidden,
                                               .ffn = s->ffn,
@@ -414,7 +427,7 @@ static struct cuda_wide *wide_of(union any_args *a, enum region r)
 static int fill_wide(struct walk *w, const struct loaded *l, enum region r, union any_args *a,
                      struct err *e)
 {
-    if (!w->wide)
+    if (!w->wide && l->info.m_max > NARROW)
         return err_set(e, "cuda: a kernel for wide steps in a narrow one");
     if (r == REGION_ATTN_IN)
         a->attn_in.q = w->lead || wide_floats(w) ? w->b->q : NULL;
@@ -452,8 +465,8 @@ int loaded_region(struct walk *w, const struct kernel *k, enum region r, int32_t
 {
     const struct loaded *l = k->backend;
     union any_args args;
-    fill_args(w, r, layer, packed_of(w->b, l, r, layer), &args);
-    w->have16[r] = false;
+    fill_args(w, l, r, layer, &args);
+    w->have16[r] = asked16(w, l, r) != NULL;
     if (l->info.box_rows && fill_wide(w, l, r, &args, e))
         return -1;
     w->launches[w->place] += l->info.launches;

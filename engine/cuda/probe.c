@@ -114,12 +114,13 @@ static int open_tools(struct device_session *s, struct err *e)
         int library;
         const char *name;
     } all[TOOLS] = {
-        {TOOL_POISON, 0, "probe_poison"},    {TOOL_FILL, 0, "probe_fill"},
-        {TOOL_BRICKS, 0, "probe_bricks"},    {TOOL_PAGES, 0, "probe_pages"},
-        {TOOL_PRODUCE, 0, "probe_produce"},  {TOOL_DIFFER, 0, "probe_differ"},
-        {TOOL_SUM, 0, "probe_sum"},          {TOOL_ROWS, 1, "oracle_rows"},
-        {TOOL_PRODUCT, 1, "oracle_product"}, {TOOL_HEADS, 1, "oracle_heads"},
-        {TOOL_FINISH, 1, "oracle_finish"},   {TOOL_ATTN, 1, "oracle_attn"},
+        {TOOL_POISON, 0, "probe_poison"},   {TOOL_FILL, 0, "probe_fill"},
+        {TOOL_BRICKS, 0, "probe_bricks"},   {TOOL_PAGES, 0, "probe_pages"},
+        {TOOL_PRODUCE, 0, "probe_produce"}, {TOOL_DIFFER, 0, "probe_differ"},
+        {TOOL_SUM, 0, "probe_sum"},         {TOOL_HALVES, 0, "probe_halves"},
+        {TOOL_ROWS, 1, "oracle_rows"},      {TOOL_PRODUCT, 1, "oracle_product"},
+        {TOOL_HEADS, 1, "oracle_heads"},    {TOOL_FINISH, 1, "oracle_finish"},
+        {TOOL_ATTN, 1, "oracle_attn"},
     };
     if (device_image(&s->base.device, "probe.cu", &s->library[0], e) ||
         device_image(&s->base.device, "oracle.cu", &s->library[1], e))
@@ -246,7 +247,8 @@ static int open_memory(struct device_probe *p, struct err *e)
            hold(p, &p->stage_k, attn ? pages : 0, e) || hold(p, &p->stage_v, attn ? pages : 0, e) ||
            hold(p, &p->keep_k, writes ? pages : 0, e) ||
            hold(p, &p->keep_v, writes ? pages : 0, e) || hold(p, &p->y, y, e) ||
-           hold(p, &p->keep_y, y, e) || hold(p, &p->best, r == REGION_HEAD ? NARROW * 4 : 0, e) ||
+           hold(p, &p->y16, p->loaded->info.leaves16 ? y / 2 : 0, e) || hold(p, &p->keep_y, y, e) ||
+           hold(p, &p->best, r == REGION_HEAD ? NARROW * 4 : 0, e) ||
            hold(p, &p->work, p->loaded->info.work_bytes, e) ||
            hold(p, &p->in64, rows * widest * 8L, e) || hold(p, &p->raw64, rows * most * 8L, e) ||
            hold(p, &p->out64, rows * most * 8L, e) ||

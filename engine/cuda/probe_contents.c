@@ -146,6 +146,8 @@ int case_segments(struct device_probe *p, struct err *e)
         newest_rows(p, &g, &p->v, &p->stage_v);
     }
     copy_segment(&g, NULL, p->y.data, p->y.bytes);
+    if (p->y16.data)
+        copy_segment(&g, NULL, p->y16.data, p->y16.bytes);
     if (p->best.data)
         copy_segment(&g, NULL, p->best.data, p->best.bytes);
     if (p->o.region == REGION_ATTN_IN) {

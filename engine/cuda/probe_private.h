@@ -51,6 +51,7 @@ enum tool {
     TOOL_PRODUCE,
     TOOL_DIFFER,
     TOOL_SUM,
+    TOOL_HALVES,
     TOOL_ROWS,
     TOOL_PRODUCT,
     TOOL_HEADS,
@@ -60,7 +61,7 @@ enum tool {
 };
 
 /* What is counted on the device after a run. */
-enum tally { TALLY_BANDS, TALLY_BITS, TALLY_INPUTS, TALLY_COUNTERS, TALLIES };
+enum tally { TALLY_BANDS, TALLY_BITS, TALLY_INPUTS, TALLY_COUNTERS, TALLY_HALVES, TALLIES };
 /* Behind them two checksums, and what eager_compare says of copies in four words. */
 enum { TALLY_COPIES = TALLIES + 2, TALLY_ALL = TALLIES + 4 };
 
@@ -99,6 +100,7 @@ struct device_probe {
     struct held x, in, k, v; /* k, v: attn reads them, attn_in writes them */
     struct held stage_x, stage_in, stage_k, stage_v;
     struct held y, best, work, packed;  /* y: the float output */
+    struct held y16;                    /* the same in bf16, of a kernel that leaves that, too */
     struct held keep_y, keep_k, keep_v; /* outputs of the first run */
     struct held drawn;                  /* the region's matrix of a case with drawn parameters */
     struct held gains;                  /* its vectors */

@@ -8,7 +8,8 @@
  *   content 0, no delay          outputs kept
  *   content 1, 40 us late        the same pointers with other contents; outputs kept
  *   content 0, 40 us late        the bits of the first run
- *   content 0, full edges        the same bits without programmatic launch
+ *   content 0, full edges        the same bits without programmatic launch; of a kernel that may
+ *                                be asked for bf16 alone, that alone
  *   content 0, odd delays        the same bits again (races need luck; they get four tries)
  *
  * Every run the producer spoils outputs when it ends, and working memory but in the run with
@@ -44,6 +45,12 @@ static int done(cudaError_t code, struct err *e)
 
 /* ---- a run ---------------------------------------------------------------------------------- */
 
+struct probe_run {
+    int content;
+    bool declared, keep, compare;
+    unsigned late_ns;
+};
+
 /* work_fill 0: working memory stays as the run before left it. */
 static int produce(struct device_probe *p, bool reset, unsigned work_fill, struct err *e)
 {
@@ -73,6 +80,9 @@ static int record(struct device_probe *p, bool declared, struct err *e)
     case_walk(p, &w, &choice);
     w.next = p->drawn.data ? p->drawn.data : p->k.data;
     w.next_bytes = p->drawn.data ? p->drawn.bytes : p->k.bytes;
+    w.wants16 = p->y16.data != NULL;
+    w.out16 = p->y16.data;
+    w.only16 = !declared;
     for (int i = 0; i < l->info.launches && !declared; i++)
         l->info.launch[i].pdl = 0;
     int rc =
@@ -97,9 +107,9 @@ static int capture_graph(struct device_probe *p, int declared, struct err *e)
 
 static void count_bands(struct device_probe *p)
 {
-    const struct held *all[] = {&p->x,       &p->in,       &p->k,       &p->v,      &p->y,
-                                &p->best,    &p->packed,   &p->drawn,   &p->gains,  &p->work,
-                                &p->stage_x, &p->stage_in, &p->stage_k, &p->stage_v};
+    const struct held *all[] = {&p->x,    &p->in,      &p->k,        &p->v,       &p->y,
+                                &p->y16,  &p->best,    &p->packed,   &p->drawn,   &p->gains,
+                                &p->work, &p->stage_x, &p->stage_in, &p->stage_k, &p->stage_v};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i]->base) {
             differ(p, TALLY_BANDS, all[i]->base, NULL, BAND, BAND_VALUE);
@@ -107,14 +117,23 @@ static void count_bands(struct device_probe *p)
         }
 }
 
+/* What was left in bf16 must be the floats, rounded: the run's own, or where it was asked for none
+ * the first one's. */
+static int count_halves(struct device_probe *p, bool floats, struct err *e)
+{
+    struct probe_halves_args a = {(const float *)(const void *)(floats ? &p->y : &p->keep_y)->data,
+                                  p->y16.data, p->s.all * p->y_cols, probe_tally(p, TALLY_HALVES)};
+    return a.y ? tool_launch(p, TOOL_HALVES, (dim3){256, 1, 1}, 256, &a, false, e) : 0;
+}
+
 /* Compares outputs with those kept, or keeps them. Rows beyond the step's may hold anything. */
-static int keep_or_count(struct device_probe *p, bool keep, struct err *e)
+static int keep_or_count(struct device_probe *p, bool keep, bool floats, struct err *e)
 {
     struct held *live[] = {&p->y, &p->k, &p->v}, *kept[] = {&p->keep_y, &p->keep_k, &p->keep_v};
     int64_t pages = p->s.all_pages * page_bytes(p);
     int64_t bytes[] = {4 * p->s.all * p->y_cols, pages, pages};
     for (int i = 0; i < 3; i++) {
-        if (!kept[i]->data)
+        if (!kept[i]->data || (i == 0 && !floats))
             continue;
         if (keep)
             CU(cudaMemcpyAsync(kept[i]->data, live[i]->data, (size_t)bytes[i],
@@ -125,8 +144,9 @@ static int keep_or_count(struct device_probe *p, bool keep, struct err *e)
     return 0;
 }
 
-static int count_all(struct device_probe *p, bool keep, bool compare, struct err *e)
+static int count_all(struct device_probe *p, const struct probe_run *r, struct err *e)
 {
+    bool floats = r->declared || !p->y16.data;
     bool attn = p->o.region == REGION_ATTN;
     int64_t pages = p->s.pages * page_bytes(p);
     count_bands(p);
@@ -137,9 +157,9 @@ static int count_all(struct device_probe *p, bool keep, bool compare, struct err
         differ(p, TALLY_INPUTS, p->v.data, p->stage_v.data, pages, 0);
     }
     differ(p, TALLY_COUNTERS, p->b->counter, NULL, CUDA_COUNTERS * 4L, 0);
-    if ((keep || compare) && keep_or_count(p, keep, e))
+    if ((r->keep || r->compare) && keep_or_count(p, r->keep, floats, e))
         return -1;
-    return differ_launch(p, e);
+    return differ_launch(p, e) || count_halves(p, floats, e);
 }
 
 /* Copies of a row, wherever in the step they lie, may differ by the order of their sums and by what
@@ -163,17 +183,13 @@ static const char *complaint(const unsigned long long *tally)
         return "changed its inputs";
     if (tally[TALLY_COUNTERS])
         return "left counters that are not zero";
+    if (tally[TALLY_HALVES])
+        return "left other numbers in bf16 than as floats";
     if (tally[TALLY_BITS])
         return "the same inputs gave other bits (a race, a missing wait, or state kept between "
                "calls)";
     return NULL;
 }
-
-struct probe_run {
-    int content;
-    bool declared, keep, compare;
-    unsigned late_ns;
-};
 
 static enum device_verdict of(int rc)
 {
@@ -190,7 +206,7 @@ static int queue_run(struct device_probe *p, const struct probe_run *r, struct e
         return -1;
     if (done(cudaGraphLaunch(p->graph[r->declared], s), e))
         return 1;
-    return count_all(p, r->keep, r->compare, e);
+    return count_all(p, r, e);
 }
 
 /* All runs of a case, waited for once. */

@@ -123,6 +123,15 @@ int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t l
     return eager_region(w, r, layer, e);
 }
 
+/* A step that hooks observe has floats, too: they look at those. */
+static void want16(struct walk *w, enum region r, int32_t layer)
+{
+    enum region by = r == REGION_ATTN ? REGION_ATTN_OUT : REGION_MLP_OUT;
+    bool between = r == REGION_ATTN || r == REGION_MLP_IN;
+    w->wants16 = between && walk_kernel(w, by, layer)->reads16;
+    w->only16 = !w->live;
+}
+
 static int mark(const struct walk *w, enum region r, int32_t layer, int end, struct err *e)
 {
     if (walk_times(w, r, layer))
@@ -146,6 +155,7 @@ static int run(void *ctx, const struct plan_node *n, struct err *e)
     walk_aim(w, r);
     ranks_aim(w, r);
     reduce_aim(w, n);
+    want16(w, r, layer);
     if (mark(w, r, layer, 0, e))
         return -1;
     if (w->live && hook_before(w, r, layer, e))

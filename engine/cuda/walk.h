@@ -50,8 +50,10 @@ struct walk {
     void *k_pages, *v_pages;   /* instead of the layer's, if not NULL */
     const int32_t *kv_at;      /* instead of the block's, if not NULL */
     bool have16[REGION_NODES]; /* the region's output is there in bf16, too */
-    void *out16;               /* wide: instead of the backend's q16 or h16, if not NULL */
-    const void *next;          /* instead of the weights a later region reads, if not NULL */
+    void *out16;               /* instead of the backend's q16, a16 or h16, if not NULL */
+    bool wants16;     /* what the region leaves is read as bf16: kernels that can leave it so do */
+    bool only16;      /* and as nothing else: they leave no floats then */
+    const void *next; /* instead of the weights a later region reads, if not NULL */
     int64_t next_bytes;
     struct inflight *timed;        /* record its region_event around a layer of each place */
     int32_t launches[STEP_PLACES]; /* so far */

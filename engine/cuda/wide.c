@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wide.c - loaded kernels in wide steps. Activations are bf16 there, in the backend's own buffers
- * or where a hook points the walk, and the kernel's product reads them by tensor map. It is passed
- * by value; encoding one takes well under a microsecond, so each launch gets a fresh one.
+/* wide.c - loaded kernels that read bf16 by tensor map: all of wide steps, whose activations are
+ * bf16, in the backend's own buffers or where a hook points the walk; and some of narrower ones. A
+ * map is passed by value; encoding one takes well under a microsecond, so each launch gets a fresh
+ * one.
  */
 #include "engine/cuda/wide.h"
 
@@ -30,11 +31,12 @@ int wide_check(const struct backend *b, const struct loaded *l, enum region r, s
         return 0;
     if (rows < 8 || rows > 256 || rows % 8)
         return err_set(e, "asks for boxes of %d rows", rows);
-    if (l->info.m_max <= NARROW)
-        return err_set(e, "is for wide steps, and takes %d tokens", l->info.m_max);
     if (r == REGION_ATTN || r == REGION_HEAD || r == REGION_EMBED)
         return err_set(e, "is for wide steps, in which %s has no candidates", region_name(r));
     int32_t cols = work_cols(b, l, r);
+    if (l->info.m_max <= NARROW && cols > 0)
+        return err_set(e, "reads rows of its own by tensor map, and takes %d tokens",
+                       l->info.m_max);
     if (cols < 0 || l->info.work_cols % 64 || l->info.work_bytes < 2LL * l->info.m_max * cols)
         return err_set(e, "has %lld bytes to work in, too few for its input of %d columns",
                        (long long)l->info.work_bytes, cols);
@@ -43,12 +45,14 @@ int wide_check(const struct backend *b, const struct loaded *l, enum region r, s
     return 0;
 }
 
-/* Where region r leaves what it has in bf16. */
-static void *left16(const struct walk *w, enum region r)
+void *wide_left16(const struct walk *w, enum region r)
 {
     if (w->out16)
         return w->out16;
-    return r == REGION_ATTN_IN ? w->b->q16 : r == REGION_MLP_IN ? w->b->h16 : NULL;
+    return r == REGION_ATTN_IN  ? w->b->q16
+           : r == REGION_ATTN   ? w->b->a16
+           : r == REGION_MLP_IN ? w->b->h16
+                                : NULL;
 }
 
 bool wide_floats(const struct walk *w)
@@ -62,7 +66,7 @@ int wide_begin(struct walk *w, const struct loaded *l, enum region r, void *work
     struct backend *b = w->b;
     const struct model_shape *s = &b->model->shape;
     int32_t box = l->info.box_rows, own = work_cols(b, l, r);
-    *a = (struct cuda_wide){.out16 = left16(w, r),
+    *a = (struct cuda_wide){.out16 = wide_left16(w, r),
                             .float_rows = w->lead          ? walk_padded(w->lead)
                                           : wide_floats(w) ? w->m
                                                            : NARROW};
@@ -87,7 +91,7 @@ int wide_end(struct walk *w, enum region r, struct err *e)
     w->have16[r] = r == REGION_ATTN_IN || r == REGION_MLP_IN;
     if (!to || (r == REGION_ATTN_IN && wide_floats(w)))
         return 0;
-    struct eager_widen_args a = {&w->block->counts->m, left16(w, r), to, n};
+    struct eager_widen_args a = {&w->block->counts->m, wide_left16(w, r), to, n};
     return launch(w, PRIM_WIDEN, (dim3){(unsigned)(n + 1023) / 1024, (unsigned)w->m, 1}, 256, 0, &a,
                   e);
 }

@@ -365,4 +365,8 @@ extern "C" __device__ const struct cuda_kernel_info whet_info = {
     0,
     "",
     {{{SPLITS, GROUPS, M_MAX}, THREADS, 0, 1, MERGE ? SPLITS : 1, 0}},
+    0,
+    0,
+    0,
+    1,
 };

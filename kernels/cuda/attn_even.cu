@@ -94,7 +94,7 @@ __device__ __forceinline__ float *sums_of(const struct cuda_attn_args &a, int pa
 /* Sums of parts first .. last of a token that begins within the first, or `with` it, to the output.
  */
 __device__ __forceinline__ void merge(const struct cuda_attn_args &a, int kvh, int first, int last,
-                                      bool with, float *out)
+                                      bool with, const struct target &out)
 {
     int lane = threadIdx.x % 32;
 #pragma unroll 1
@@ -109,7 +109,7 @@ __device__ __forceinline__ void merge(const struct cuda_attn_args &a, int kvh, i
             v[0] = v[0] * keep + o.x * more, v[1] = v[1] * keep + o.y * more;
             v[2] = v[2] * keep + o.z * more, v[3] = v[3] * keep + o.w * more;
         }
-        *(float4 *)(out + e) = make_float4(v[0] / sum, v[1] / sum, v[2] / sum, v[3] / sum);
+        out.put(e, make_float4(v[0] / sum, v[1] / sum, v[2] / sum, v[3] / sum));
     }
 }
 
@@ -118,17 +118,17 @@ __device__ __forceinline__ void finish(const struct cuda_attn_args &a, const str
                                        const struct pages &p, int t, struct running *r)
 {
     int lane = threadIdx.x % 32, h = lane / 4, begin = l.first[t], end = l.first[t + 1];
-    float *out = a.a + ((size_t)t * HEADS + p.w.kvh * G) * HD;
+    struct target out = target_of(a, t, p.w.kvh * G);
     settle(r);
     if (begin >= p.w.from && end <= p.w.to) { /* all of it */
         if (h < G)
-            p.leave(r->o, 1 / r->sum, out + h * HD);
+            p.leave(r->o, 1 / r->sum, out, h * HD);
         return;
     }
     struct parts parts(l);
     float *mine = sums_of(a, parts.part_of(p.w.from), p.w.kvh, begin > p.w.from);
     if (h < G) {
-        p.leave(r->o, 1, mine + h * HD);
+        p.leave(r->o, 1, {mine, nullptr}, h * HD);
         if (lane % 4 == 0) {
             __stcg(mine + G * HD + h, r->top);
             __stcg(mine + G * HD + G + h, r->sum);
@@ -212,4 +212,8 @@ extern "C" __device__ const struct cuda_kernel_info whet_info = {
     0,
     "",
     {{{BLOCKS, 1, 1}, THREADS, WARPS *(STAGES *SLOT + queries_aside::BYTES), 1, 0, 0}},
+    0,
+    0,
+    0,
+    1,
 };

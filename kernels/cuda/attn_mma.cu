@@ -160,4 +160,8 @@ extern "C" __device__ const struct cuda_kernel_info whet_info = {
     0,
     "",
     {{{SPLITS, GROUPS, M_MAX}, THREADS, WARPS *STAGES * 2 * SIDE, 1, MERGE ? SPLITS : 1, 0}},
+    0,
+    0,
+    0,
+    1,
 };

@@ -197,6 +197,16 @@ KERNEL probe_differ(const __grid_constant__ struct probe_differ_args a)
         atomicAdd(&a.count[g.tally], n);
 }
 
+KERNEL probe_halves(const __grid_constant__ struct probe_halves_args a)
+{
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    unsigned long long n = 0;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.n; i += step)
+        n += ((const bf16 *)a.y)[i] != to_bf16(a.x[i]);
+    if (n)
+        atomicAdd(a.count, n);
+}
+
 KERNEL probe_sum(const __grid_constant__ struct probe_sum_args a)
 {
     int64_t step = (int64_t)gridDim.x * blockDim.x;

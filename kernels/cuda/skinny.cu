@@ -238,8 +238,10 @@ extern "C" __device__ const struct cuda_kernel_info whet_info = {
 #else
     {{{TILES * SPLIT, 1, 1}, THREADS, (int)sizeof(struct memory), 1, BLOCKS, 0}},
 #endif
-    M_MAX > 64 ? 64 : 0,
-    0};
+    M_MAX > 64 || !PREP ? 64 : 0,
+    0,
+    0,
+    REGION == REGION_MLP_IN &&M_MAX <= 64};
 
 /* ---- packing ------------------------------------------------------------------------------- */
 

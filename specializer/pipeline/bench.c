@@ -62,6 +62,36 @@ static double least_seconds(const struct stage_env *env, const struct region_cos
                          env->cache_bandwidth);
 }
 
+/* ---- what steps run beside it --------------------------------------------------------------- */
+
+/* What is in the slot of region r of the same steps. */
+static const struct kernel *beside(const struct stage_env *env, const struct slot *slot,
+                                   enum region r, int32_t context)
+{
+    struct slot *at = dispatch_slot(env->dispatch, r, slot_layer(slot), slot->m, context);
+    return at ? slot_kernel(at) : NULL;
+}
+
+/* A kernel is timed as steps of now would run it, not as others might. */
+static struct bench_job job_of(const struct stage_env *env, const struct candidate *c,
+                               const struct kernel *incumbent, const struct capture *inputs)
+{
+    static const enum region before[REGION_COUNT] = {
+        [REGION_ATTN_OUT] = REGION_ATTN, [REGION_MLP_OUT] = REGION_MLP_IN};
+    static const enum region after[REGION_COUNT] = {
+        [REGION_ATTN] = REGION_ATTN_OUT, [REGION_MLP_IN] = REGION_MLP_OUT};
+    struct bench_job job = {.slot = c->slot, .a = incumbent, .b = c->kernel, .inputs = inputs};
+    enum region r = c->slot->region;
+    const struct kernel *k;
+    if (r >= REGION_COUNT)
+        return job;
+    if (before[r] && (k = beside(env, c->slot, before[r], inputs->context)) != NULL)
+        job.before16 = k->leaves16;
+    if (after[r] && (k = beside(env, c->slot, after[r], 0)) != NULL)
+        job.after16 = k->reads16;
+    return job;
+}
+
 /* ---- sampling ------------------------------------------------------------------------------- */
 
 struct slices {
@@ -182,7 +212,7 @@ enum stage_result bench_run(const struct stage_env *env, struct candidate *c,
     int most = pairs[analyses - 1];
     struct region_cost cost = cost_of(env->model, inputs);
     double least_s = least_seconds(env, &cost, c->slot);
-    struct bench_job job = {.slot = c->slot, .a = incumbent, .b = c->kernel, .inputs = inputs};
+    struct bench_job job = job_of(env, c, incumbent, inputs);
     job.a_ns = xcalloc((size_t)most, sizeof *job.a_ns);
     job.b_ns = xcalloc((size_t)most, sizeof *job.b_ns);
     struct slices s = {.env = env, .job = &job};
@@ -218,7 +248,7 @@ enum stage_result bench_sample(const struct stage_env *env, struct candidate *c,
                                int pairs)
 {
     struct region_cost cost = cost_of(env->model, inputs);
-    struct bench_job job = {.slot = c->slot, .a = incumbent, .b = c->kernel, .inputs = inputs};
+    struct bench_job job = job_of(env, c, incumbent, inputs);
     job.a_ns = xcalloc((size_t)pairs, sizeof *job.a_ns);
     job.b_ns = xcalloc((size_t)pairs, sizeof *job.b_ns);
     struct slices s = {.env = env, .job = &job};

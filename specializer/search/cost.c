@@ -310,8 +310,8 @@ static double wide_s(const struct cost *c, const struct template *t, const struc
 }
 
 /* Weights as columns of an instruction: what a block has waiting in shared memory is on its way,
- * and a block has one tile of ROWS. Beside them comes x, once a block out of L2; a launch before
- * makes it, and SPLIT blocks end with an exchange of sums. Products take less until some 200
+ * and a block has one tile of ROWS. Beside them comes x, once a block out of L2; with PREP a launch
+ * before makes it, and SPLIT blocks end with an exchange of sums. Products take less until some 200
  * tokens. */
 static double skinny_s(const struct cost *c, const struct template *t, const struct point *p,
                        const struct facts *f, double rows, double cols)
@@ -331,7 +331,8 @@ static double skinny_s(const struct cost *c, const struct template *t, const str
     double x = blocks * cols / split * tokens * 2 / (c->machine->read_bandwidth * l2);
     double sums = split > 1 ? sums_s + rows * tokens * 4 / c->machine->read_bandwidth : 0;
     double most = fmax(loads, work);
-    return most + 0.2 * (loads + work - most) + 0.5 * x + sums + launch_s;
+    double prep = role_value(t, p, ROLE_PREP) * launch_s;
+    return most + 0.2 * (loads + work - most) + 0.5 * x + sums + prep;
 }
 
 /* A product of the library's: near what memory and tensor cores allow, and the library has put its

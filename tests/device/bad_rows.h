@@ -32,6 +32,8 @@ static const struct row {
     {"caches_by_pointer", REGION_MLP_OUT, "other contents", "error"},
     {"wrong_page", REGION_ATTN, "context", ""},
     {"ignores_last_page", REGION_ATTN, "context 17", "error"},
+    {"cut_halves", REGION_ATTN, "in bf16", "in bf16"},
+    {"only_floats", REGION_ATTN, "in bf16", "in bf16"},
     {"bf16_accumulate", REGION_MLP_OUT, "error", "error"},
     {"fp16_accumulate", REGION_MLP_OUT, "error", "error"},
     {"small_inputs_only", REGION_MLP_OUT, "outlier", "outlier"},

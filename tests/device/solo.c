@@ -365,6 +365,8 @@ static bool own_open(const struct solo_kernel *k, const struct question *q, stru
         TRY(cudaMemset(own->work.counter, 0, counters));
     }
     TRY(cudaDeviceSynchronize());
+    if (i->leaves16 && !solo_half_open(q, own, why))
+        return false;
     return i->box_rows == 0 || solo_wide_open(i, q, own, why);
 }
 
@@ -394,6 +396,7 @@ bool solo_ask(const struct solo_kernel *k, const struct question *q, double boun
     if (ok && code)
         ok = no(why, "%s", cudaGetErrorString(code));
     ok = ok && (own.out_bytes == 0 || solo_wide_take(q, &own, why));
+    ok = ok && (!own.half || solo_half_agrees(q, &own, why));
     ok = ok && judge(q, bound, worst, why) && counters_are_zero(k, &own, why);
     for (int i = 0; i < 4; i++)
         cudaFree(true_copy[i]);

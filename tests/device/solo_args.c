@@ -49,6 +49,7 @@ static struct cuda_attn_args attn_args(const struct question *q, const struct ow
                                    .page_table = at[AT_TABLE].data,
                                    .span = at[AT_SPAN].data,
                                    .a = at[AT_OUT_0].data,
+                                   .a16 = own->half,
                                    .work = own->work,
                                    .next = at[AT_K].data,
                                    .next_bytes = (int64_t)at[AT_K].bytes,
@@ -127,6 +128,8 @@ void solo_args(const struct question *q, const struct own *own, union any_args *
         break;
     case REGION_MLP_IN:
         a->mlp_in = mlp_in_args(q, own);
+        if (own->half)
+            a->mlp_in.wide.out16 = own->half;
         break;
     case REGION_HEAD:
         a->head = head_args(q, own);

@@ -21,6 +21,7 @@ struct own {
     struct cuda_wide wide; /* of a kernel for wide steps: rows of bf16, in and out */
     void *rounded;         /* what in16 should hold, on the host */
     size_t in_bytes, out_bytes;
+    void *half; /* of one that leaves its floats in bf16, too: those */
 };
 
 void solo_args(const struct question *q, const struct own *own, union any_args *a);
@@ -31,6 +32,9 @@ bool solo_wide_open(const struct cuda_kernel_info *i, const struct question *q, 
 /* What it left in bf16 becomes the question's output, as floats. False with a reason if it wrote
  * rows that the step does not have. */
 bool solo_wide_take(const struct question *q, const struct own *own, char *why);
+/* Memory for own->half; and whether that is the question's output, rounded, and no more. */
+bool solo_half_open(const struct question *q, struct own *own, char *why);
+bool solo_half_agrees(const struct question *q, const struct own *own, char *why);
 void solo_wide_close(struct own *own);
 
 #endif

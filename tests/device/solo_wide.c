@@ -85,8 +85,33 @@ bool solo_wide_take(const struct question *q, const struct own *own, char *why)
     return poison || no(why, "wrote rows that the step does not have");
 }
 
+bool solo_half_open(const struct question *q, struct own *own, char *why)
+{
+    TRY(cudaMalloc(&own->half, q->at[AT_OUT_0].bytes / 2));
+    TRY(cudaMemset(own->half, 0xff, q->at[AT_OUT_0].bytes / 2));
+    return true;
+}
+
+bool solo_half_agrees(const struct question *q, const struct own *own, char *why)
+{
+    size_t n = q->at[AT_OUT_0].bytes / 4, live = n / (size_t)q->bucket * (size_t)q->m;
+    uint16_t *half = xmalloc(n * sizeof *half);
+    float *v = xmalloc(n * sizeof *v);
+    bool agrees = true;
+    cudaError_t code = cudaMemcpy(half, own->half, n * 2, cudaMemcpyDeviceToHost);
+    if (!code)
+        code = cudaMemcpy(v, q->at[AT_OUT_0].data, n * 4, cudaMemcpyDeviceToHost);
+    for (size_t i = 0; i < n && !code; i++)
+        agrees &= half[i] == (i < live ? f32_to_bf16(v[i]) : 0xffff);
+    free(half);
+    free(v);
+    TRY(code);
+    return agrees || no(why, "left other numbers in bf16 than as floats");
+}
+
 void solo_wide_close(struct own *own)
 {
+    cudaFree(own->half);
     cudaFree((void *)(uintptr_t)own->wide.in16);
     cudaFree(own->wide.out16);
     free(own->rounded);

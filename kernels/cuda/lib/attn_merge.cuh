@@ -19,6 +19,7 @@
 #ifndef WHET_KERNELS_CUDA_LIB_ATTN_MERGE_CUH
 #define WHET_KERNELS_CUDA_LIB_ATTN_MERGE_CUH
 
+#include "cuda/lib/attn_put.cuh"
 #include "cuda/lib/inbox.cuh"
 
 enum {
@@ -110,7 +111,7 @@ __device__ __forceinline__ void merge_cluster(const struct cuda_attn_args &a, st
             all += s->peer_sum[MERGE ? p : 0][h] * f;
             v += s->peer_o[MERGE ? p : 0][i] * f;
         }
-        a.a[((size_t)t * HEADS + head) * HD + e] = v / all;
+        target_of(a, t, head).put(e, v / all);
     }
 }
 
@@ -125,7 +126,7 @@ __device__ __forceinline__ void merge_last(const struct cuda_attn_args &a, const
     for (int i = threadIdx.x; i < G * HD; i += THREADS) {
         float top, sum, v = block_part(s, i / HD, i % HD, &top, &sum);
         if (SPLITS == 1) {
-            a.a[((size_t)t * HEADS + head) * HD + i] = v / sum;
+            target_of(a, t, head).put(i, v / sum);
             continue;
         }
         __stcg(mine + i, v);
@@ -149,8 +150,8 @@ __device__ __forceinline__ void merge_last(const struct cuda_attn_args &a, const
     __threadfence();
     for (int i = threadIdx.x; i < G * HD; i += THREADS) {
         int h = i / HD;
-        a.a[((size_t)t * HEADS + head) * HD + i] =
-            merged<SPLITS>(all + TOP + h, all + SUM + h, PART, all + i, PART);
+        target_of(a, t, head)
+            .put(i, merged<SPLITS>(all + TOP + h, all + SUM + h, PART, all + i, PART));
     }
 }
 

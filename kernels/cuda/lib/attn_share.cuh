@@ -11,6 +11,7 @@
 #ifndef WHET_KERNELS_CUDA_LIB_ATTN_SHARE_CUH
 #define WHET_KERNELS_CUDA_LIB_ATTN_SHARE_CUH
 
+#include "cuda/lib/attn_put.cuh"
 #include "cuda/lib/attn_slot.cuh"
 
 /* ---- the list ------------------------------------------------------------------------------- */
@@ -201,11 +202,12 @@ struct pages : reader {
         slot = slot == STAGES - 1 ? 0 : slot + 1;
     }
 
-    __device__ __forceinline__ void leave(const float (*o)[2], float scale, float *to) const
+    __device__ __forceinline__ void leave(const float (*o)[2], float scale, const struct target &to,
+                                          int from) const
     {
 #pragma unroll
         for (int i = 0; i < HD / 8; i++)
-            __stcg((float2 *)(to + i * 8 + threadIdx.x % 4 * 2),
+            to.put(from + i * 8 + threadIdx.x % 4 * 2,
                    make_float2(o[i][0] * scale, o[i][1] * scale));
     }
 };
@@ -262,13 +264,14 @@ struct pages : holder {
         ask_values();
     }
 
-    __device__ __forceinline__ void leave(const float (*o)[2], float scale, float *to) const
+    __device__ __forceinline__ void leave(const float (*o)[2], float scale, const struct target &to,
+                                          int from) const
     {
 #pragma unroll
         for (int i = 0; i < HD / 8; i += 4)
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                __stcg((float4 *)(to + i / 8 * 64 + threadIdx.x % 4 * 16 + j * 8 + i % 8),
+                to.put(from + i / 8 * 64 + threadIdx.x % 4 * 16 + j * 8 + i % 8,
                        make_float4(o[i][j] * scale, o[i + 1][j] * scale, o[i + 2][j] * scale,
                                    o[i + 3][j] * scale));
     }

@@ -254,9 +254,9 @@ __device__ __forceinline__ void finish(const struct region_args &a, struct memor
         float2 two = odd ? make_float2(other, h[1]) : make_float2(h[0], other);
         if (t >= m || row >= ROWS_ALL)
             continue;
-        if (WIDE_STEP)
+        if (WIDE_STEP || a.wide.out16)
             *(unsigned *)((bf16 *)a.wide.out16 + to) = pack_bf16(two.x, two.y);
-        else
+        if (!WIDE_STEP && a.h)
             *(float2 *)(a.h + to) = two;
     }
 }

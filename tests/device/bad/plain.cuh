@@ -23,6 +23,10 @@
 #define HEAD_DIM 64
 #endif
 
+#ifndef LEAVES16
+#define LEAVES16 0
+#endif
+
 #define OUT_INFO_(counters, work)                                   \
     extern "C" __device__ const struct cuda_kernel_info whet_info = \
         {                                                           \
@@ -42,20 +46,23 @@
     OUT_INFO       \
     KERNEL whet_kernel(const __grid_constant__ struct cuda_out_args a)
 
-#define ATTN_KERNEL                                                 \
-    extern "C" __device__ const struct cuda_kernel_info whet_info = \
-        {                                                           \
-            WHET_CUDA_ABI,                                          \
-            REGION_ATTN,                                            \
-            M_MAX,                                                  \
-            0,                                                      \
-            1,                                                      \
-            0,                                                      \
-            0,                                                      \
-            0,                                                      \
-            "",                                                     \
-            {{{HEADS, M_MAX, 1}, 32, 0, 1, 0, 0}},                  \
-    };                                                              \
+#define ATTN_KERNEL                                                   \
+    extern "C" __device__ const struct cuda_kernel_info whet_info = { \
+        WHET_CUDA_ABI,                                                \
+        REGION_ATTN,                                                  \
+        M_MAX,                                                        \
+        0,                                                            \
+        1,                                                            \
+        0,                                                            \
+        0,                                                            \
+        0,                                                            \
+        "",                                                           \
+        {{{HEADS, M_MAX, 1}, 32, 0, 1, 0, 0}},                        \
+        0,                                                            \
+        0,                                                            \
+        0,                                                            \
+        LEAVES16,                                                     \
+    };                                                                \
     KERNEL whet_kernel(const __grid_constant__ struct cuda_attn_args a)
 
 /* ---- mlp_out ------------------------------------------------------------------------------- */

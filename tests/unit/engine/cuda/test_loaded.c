@@ -124,7 +124,9 @@ static void kernels_for_wide_steps_are_taken_where_they_can_run(void **state)
     b.tensor_map = &b;
     assert_int_equal(wide_check(&b, &l, REGION_MLP_IN, &e), 0);
     l.info.box_rows = 128;
-    assert_int_equal(wide_check(&b, &l, REGION_MLP_IN, &e), -1); /* of 4 tokens */
+    assert_int_equal(wide_check(&b, &l, REGION_MLP_IN, &e), -1); /* of 4 tokens: x is float there */
+    assert_int_equal(wide_check(&b, &l, REGION_MLP_OUT, &e), 0); /* what it reads may be bf16 */
+    assert_true(loaded_takes(&wide, false) && !loaded_takes(&wide, true));
     l.info.m_max = 256;
     assert_int_equal(wide_check(&b, &l, REGION_MLP_IN, &e), -1);
     assert_non_null(strstr(e.msg, "too few"));
@@ -197,6 +199,7 @@ static void a_kernel_reads_the_form_that_its_steps_read(void **state)
     struct kernel_choice c = {.m = 1};
     struct step_block block = {0};
     struct walk k = {.b = &b, .choice = &c, .block = &block, .k_pages = own, .v_pages = own};
+    const struct loaded plain_l = {0};
     union any_args a;
     for (int r = 0; r < REGION_COUNT; r++)
         c.kernel[r] = &plain;
@@ -205,23 +208,64 @@ static void a_kernel_reads_the_form_that_its_steps_read(void **state)
     for (k.m = OWN_MOST; k.m <= 2 * OWN_MOST; k.m += OWN_MOST) {
         char *read = k.m > OWN_MOST ? copy : own;
         k.rows = k.m;
-        fill_args(&k, REGION_ATTN_IN, 0, NULL, &a);
+        fill_args(&k, &plain_l, REGION_ATTN_IN, 0, &a);
         assert_ptr_equal(a.attn_in.w, &read[0]);
         assert_ptr_equal(a.attn_in.next, &read[1]);
-        fill_args(&k, REGION_MLP_IN, 0, NULL, &a);
+        fill_args(&k, &plain_l, REGION_MLP_IN, 0, &a);
         assert_ptr_equal(a.mlp_in.w, &read[2]);
-        fill_args(&k, REGION_MLP_OUT, 0, NULL, &a);
+        fill_args(&k, &plain_l, REGION_MLP_OUT, 0, &a);
         assert_ptr_equal(a.out.w, &read[3]);
-        fill_args(&k, REGION_HEAD, 0, NULL, &a);
+        fill_args(&k, &plain_l, REGION_HEAD, 0, &a);
         assert_ptr_equal(a.head.w, read);
     }
     k.rows = 1;
-    fill_args(&k, REGION_HEAD, 0, NULL, &a);
+    fill_args(&k, &plain_l, REGION_HEAD, 0, &a);
     assert_ptr_equal(a.head.w, own);
     assert_int_equal(matrix_of(&b, REGION_MLP_IN, 0, 1).bytes, 1024 * 256 / 32 * 34);
     assert_int_equal(matrix_of(&b, REGION_MLP_IN, 0, 17).bytes, 1024 * 256 * 2);
     assert_ptr_equal(matrix_of(&b, REGION_MLP_IN, 0, 1).copy, &copy[2]); /* for eager */
     assert_null(matrix_of(&b, REGION_MLP_IN, 0, 17).copy);
+    plan_free(b.plan);
+}
+
+/* bf16 beside floats where the region after reads that, bf16 alone where nobody looks at floats;
+ * and neither from a kernel that does not know of it. */
+static void a_kernel_leaves_what_the_next_one_reads(void **state)
+{
+    (void)state;
+    static float q[1], at[1], h[1], other[1];
+    static char a16[1], h16[1];
+    const struct model model = {.shape = {.layers = 1, .heads = 4, .kv_heads = 2, .head_dim = 64}};
+    struct device_layer layer = {0};
+    struct backend b = {.model = &model, .plan = plan_build(&model.shape), .a16 = a16, .h16 = h16};
+    struct kernel plain = {.region = REGION_ATTN};
+    struct kernel_choice c = {.m = 1};
+    struct step_block block = {0};
+    struct walk w = {.b = &b, .choice = &c, .block = &block, .m = 1, .q = q, .a = at, .h = h};
+    struct loaded knows = {.info = {.leaves16 = 1}}, not = {.info = {.leaves16 = 0}};
+    w.k_pages = w.v_pages = other;
+    b.on.layer = &layer;
+    for (int r = 0; r < REGION_COUNT; r++)
+        c.kernel[r] = &plain;
+    for (int i = 0; i < 8; i++) {
+        union any_args a, m;
+        const struct loaded *l = i & 4 ? &knows : &not ;
+        bool asked = i == 5 || i == 7, floats = i != 7;
+        w.wants16 = i & 1;
+        w.only16 = i & 2;
+        fill_args(&w, l, REGION_ATTN, 0, &a);
+        fill_args(&w, l, REGION_MLP_IN, 0, &m);
+        assert_ptr_equal(a.attn.a16, asked ? a16 : NULL);
+        assert_ptr_equal(a.attn.a, floats ? at : NULL);
+        assert_ptr_equal(m.mlp_in.wide.out16, asked ? h16 : NULL);
+        assert_ptr_equal(m.mlp_in.h, floats ? h : NULL);
+    }
+    w.out16 = other; /* a probe's */
+    w.only16 = false;
+    union any_args a;
+    fill_args(&w, &knows, REGION_ATTN, 0, &a);
+    assert_ptr_equal(a.attn.a16, other);
+    assert_ptr_equal(a.attn.a, at);
     plan_free(b.plan);
 }
 
@@ -270,6 +314,7 @@ int main(void)
         cmocka_unit_test(clusters_are_refused_where_the_device_has_none),
         cmocka_unit_test(what_is_fetched_ahead_is_what_the_plan_reads_next),
         cmocka_unit_test(a_kernel_reads_the_form_that_its_steps_read),
+        cmocka_unit_test(a_kernel_leaves_what_the_next_one_reads),
         cmocka_unit_test(kernels_for_wide_steps_are_taken_where_they_can_run),
         cmocka_unit_test(a_layer_has_its_own_repacked_weights_and_the_head_one),
     };
