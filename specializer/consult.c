@@ -199,7 +199,17 @@ static void describe(struct specializer *s, struct slot_search *p)
 
 void consult_ahead(struct specializer *s, struct slot_search *p)
 {
-    if (!adviser_is_remote(s->adviser) || !slot_search_open(s, p))
+    s->ahead = adviser_is_remote(s->adviser) ? p : NULL;
+    consult_meanwhile(s);
+}
+
+void consult_meanwhile(struct specializer *s)
+{
+    struct slot_search *p = s->ahead;
+    if (!p || adviser_is_busy(s->adviser))
+        return;
+    s->ahead = NULL;
+    if (!slot_search_open(s, p))
         return;
     describe(s, p);
     adviser_prepare(s->adviser, &s->consultation.request);
@@ -207,6 +217,8 @@ void consult_ahead(struct specializer *s, struct slot_search *p)
 
 void consult(struct specializer *s, struct slot_search *p)
 {
+    if (s->ahead == p)
+        s->ahead = NULL;
     describe(s, p);
     advice_free(&p->advice);
     adviser_ask(s->adviser, &s->consultation.request, &p->advice);

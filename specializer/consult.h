@@ -20,7 +20,10 @@ struct consultation {
 
 /* Predictions anew, and p->advice with what the adviser says now; never waits. */
 void consult(struct specializer *s, struct slot_search *p);
-/* Asks a language model about a slot that may be searched next, so that it can think meanwhile. */
+/* Asks a language model about a slot that may be searched next, so that it can think meanwhile:
+ * now, or if it thinks about another question, when consult_meanwhile() finds that answered. */
 void consult_ahead(struct specializer *s, struct slot_search *p);
+/* While a batch runs. Asks what consult_ahead() could not. */
+void consult_meanwhile(struct specializer *s);
 
 #endif

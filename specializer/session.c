@@ -234,6 +234,7 @@ bool session_work(struct session *session)
         return false;
     specializer_observe(s);
     search_batch_children(s);
+    consult_meanwhile(s);
     if (!search_batch_bench(s) && !search_batch_over(s))
         specializer_wait(s, 0.005);
     return !search_batch_over(s);

@@ -326,6 +326,7 @@ static void search_step(struct specializer *s)
         return;
     if (s->batch.slot_search) {
         search_batch_children(s);
+        consult_meanwhile(s);
         if (search_batch_bench(s))
             return;
         if (search_batch_over(s))

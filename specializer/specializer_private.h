@@ -58,6 +58,7 @@ struct specializer {
     struct cost cost;
     struct adviser *adviser;
     struct consultation consultation;
+    struct slot_search *ahead; /* to be asked about once the adviser is free (consult.h), or NULL */
     const struct strategy *strategy;
     struct known *known;  /* points of other machines, tried first */
     struct agent *agent;  /* NULL: nobody writes kernels */

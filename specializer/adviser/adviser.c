@@ -225,6 +225,12 @@ void adviser_ask(struct adviser *a, const struct advice_request *r, struct advic
     pthread_mutex_unlock(&a->lock);
 }
 
+bool adviser_is_busy(struct adviser *a)
+{
+    adviser_poll(a);
+    return a->llm && llm_hold(a->llm, LLM_ADVISER, 0) == HOLD_BUSY;
+}
+
 void adviser_prepare(struct adviser *a, const struct advice_request *r)
 {
     adviser_poll(a);

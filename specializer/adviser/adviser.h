@@ -27,6 +27,8 @@ void adviser_ask(struct adviser *a, const struct advice_request *r, struct advic
 /* For a slot that will probably be searched next: asks about it now, so that the reply is there
  * when its batch begins, if it has no advice yet and nobody else waits for the line. */
 void adviser_prepare(struct adviser *a, const struct advice_request *r);
+/* Whether a question is being answered. Takes the answer of one that was. */
+bool adviser_is_busy(struct adviser *a);
 /* What was proposed for `node` of the slot's tree: 1, or 0 if nothing was. Each only once. */
 int adviser_moves(struct adviser *a, const struct advice_request *r, int32_t node,
                   struct moves *out);

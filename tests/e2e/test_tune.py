@@ -136,10 +136,13 @@ def test_texts_of_a_language_model_are_tried_beside_points(tmp_path, strategy):
 
 @pytest.mark.once  # a search under a sanitizer takes minutes
 def test_advice_is_there_when_the_first_batch_of_a_slot_begins(tmp_path):
-    # The third slot is asked about while the second is searched, when the first has taught something.
-    reply = {"version": 1, "regions": [{"region": "attn_out/m1", "label": "said ahead", "priority": [],
-                                        "hints": {}, "risks": []}]}
-    (tmp_path / "said.jsonl").write_text(json.dumps({"region": "attn_out/m1", "reply": json.dumps(reply)}))
+    # The third slot is asked about while the second is searched, when the first has taught something: the
+    # question about the second itself, which comes first, is answered when its batch has long begun.
+    def said(slot, label, seconds):
+        reply = {"version": 1, "regions": [{"region": slot, "label": label, "priority": [], "hints": {}, "risks": []}]}
+        return json.dumps({"region": slot, "reply": json.dumps(reply), "seconds": seconds}) + "\n"
+
+    (tmp_path / "said.jsonl").write_text(said("mlp_out/m1", "late", 0.5) + said("attn_out/m1", "said ahead", 0))
     store = tmp_path / "store.db"
     command = [BINARY, "tune", "--model", MODEL, "--store", str(store), "--specializer-starts=false",
                NONE_SERVES, "--slot", "mlp_in/m1", "--slot", "mlp_out/m1", "--slot", "attn_out/m1", "--seconds", "600",
