@@ -187,12 +187,14 @@ static void canonical(const struct attn_args *a, const struct span *s, int32_t n
         sum[j % LANES] += p[j];
     }
     float r = 1.0f / lane_fold(sum);
-    for (int32_t d = 0; d < a->head_dim; d++) {
-        float acc = 0;
-        for (int32_t j = 0; j < n; j++)
-            acc = lane_fma(p[j], rows_at(a, a->v_pages, s, j, kvh)[d], acc);
-        out[d] = acc * r;
+    memset(out, 0, (size_t)a->head_dim * sizeof *out);
+    for (int32_t j = 0; j < n; j++) {
+        const float *v = rows_at(a, a->v_pages, s, j, kvh);
+        for (int32_t d = 0; d < a->head_dim; d++)
+            out[d] = lane_fma(p[j], v[d], out[d]);
     }
+    for (int32_t d = 0; d < a->head_dim; d++)
+        out[d] *= r;
     free(p);
 }
 
