@@ -57,7 +57,11 @@ bool answer_loading(struct specializer *s, char **text)
 {
     if (atomic_load(&s->ready))
         return false;
-    answer_refuse(ANSWER_LOADING, text, "the model is still loading");
+    answer_refuse(ANSWER_LOADING, text, "%s",
+                  atomic_load(&s->doing) == DOING_HELD
+                      ? "the specializer is held back: its beginning ended the last processes; "
+                        "POST /admin/specializer/resume lets it go on"
+                      : "the model is still loading");
     return true;
 }
 

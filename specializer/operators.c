@@ -324,6 +324,8 @@ enum specializer_answer specializer_set_mode(struct specializer *s, enum special
     }
     if (r == 0 && mode != SPECIALIZER_RUN)
         atomic_store(&s->interrupt, true);
+    if (r == 0 && mode == SPECIALIZER_RUN)
+        atomic_store(&s->go_on, true);
     pthread_cond_broadcast(&s->wake);
     pthread_mutex_unlock(&s->lock);
     if (r != 0)

@@ -434,7 +434,11 @@ static void load_winner(struct loading *l, const struct winner *w)
     if (!slot || store_get(l->terms.store, w->key, &row, NULL) <= 0)
         return;
     free(row.log);
-    struct candidate *c = from_row(&l->terms, slot, &row, &why);
+    struct candidate *c = NULL;
+    if (!life_admitted(row.state) || record_deadly(&row))
+        why = record_deadly(&row) ? "the process died three times with it" : life_name(row.state);
+    else
+        c = from_row(&l->terms, slot, &row, &why);
     if (!c) {
         log_warn("specializer", "%s: %s is not used: %s", w->slot, row.name, why);
         return;

@@ -18,6 +18,7 @@
 #include "specializer/specializer.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -357,27 +358,6 @@ static bool wait_for_engine(struct specializer *s)
     return false;
 }
 
-/* What operators forbade and what the last process died of must not come back because a store could
- * not be used for a moment. Until it can, eager serves. */
-static void hear_the_past(struct specializer *s)
-{
-    struct err err = {""};
-    bool told = false;
-    while (!atomic_load(&s->stop) && engine_state(s->engine, NULL, NULL, 0) != ENGINE_LOST &&
-           (blame_deaths(s, &err) != 0 || operators_read(s, &err) != 0)) {
-        if (!told)
-            log_error(
-                "specializer",
-                "%s: no kernel is searched for or comes back until it is known what operators "
-                "pinned and disabled, and noted what the last process died of",
-                err.msg);
-        told = true;
-        specializer_wait(s, NAP_S);
-    }
-    if (told && atomic_load(&s->ready))
-        log_info("specializer", "the store can be used again");
-}
-
 bool specializer_restoring(const struct specializer *s)
 {
     enum doing doing = atomic_load(&s->doing);
@@ -404,26 +384,8 @@ static void take_turn(struct specializer *s)
 /* All that the thread does, from the engine's first step to the end of its executors. */
 static void thread_life(struct specializer *s)
 {
-    if (!wait_for_engine(s))
+    if (!wait_for_engine(s) || !specializer_begin(s))
         return;
-    specializer_setup(s);
-    hear_the_past(s);
-    if (!atomic_load(&s->ready))
-        return;
-    if (!s->enabled) {
-        if (s->config->specializer_enabled)
-            log_info("specializer",
-                     "off: backend %s has eager kernels where several ranks compute "
-                     "a model",
-                     s->env.ops->name);
-        else
-            log_info("specializer", "off (specializer.enabled): the eager kernels serve");
-        return;
-    }
-    atomic_store(&s->doing, DOING_RESTORE);
-    restore_winners(s);
-    retrials_recall(s);
-    why_recall(s);
     atomic_store(&s->doing, DOING_SLEEP); /* what it does next is decided below */
     s->since_ns = clock_ns();
     while (!atomic_load(&s->stop) && engine_state(s->engine, NULL, NULL, 0) != ENGINE_LOST)

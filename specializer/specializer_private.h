@@ -53,6 +53,7 @@ struct specializer {
     _Atomic int mode;      /* enum specializer_mode */
     _Atomic int ready;     /* the slots are there: operators may look */
     _Atomic int doing;     /* enum doing */
+    atomic_bool go_on;     /* an operator said so to one that is held back */
 
     struct observe observe;
     struct cost cost;
@@ -104,6 +105,7 @@ struct specializer {
 /* What the loop is at, or why it is at nothing. */
 enum doing {
     DOING_WAIT, /* for the engine */
+    DOING_HELD, /* its beginning ended the last processes (start_guard.h) */
     DOING_RESTORE,
     DOING_SEARCH,
     DOING_SLEEP,  /* nothing is worth looking at now */
@@ -115,6 +117,11 @@ enum doing {
     DOING_OFF,
     DOINGS
 };
+
+/* ---- beginning.c ---------------------------------------------------------------------------- */
+
+/* Once, when the engine is ready. False: there is nothing to do, or the server stops. */
+bool specializer_begin(struct specializer *s);
 
 /* ---- specializer.c -------------------------------------------------------------------------- */
 

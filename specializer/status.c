@@ -18,9 +18,9 @@ enum { TRACE_ROWS = 80, REFUSAL_ROWS = 24, VERDICT_ROWS = 12, MARK_ROWS = 64 };
 /* Marks are for a chart of the engine's history, which reaches back so far. */
 #define MARKS_S 900
 
-static const char *const doing_names[] = {"waiting",      "restoring", "searching", "asleep",
-                                          "builds_spent", "paused",    "frozen",    "no_compiler",
-                                          "yielding",     "off"};
+static const char *const doing_names[] = {"waiting",     "held_back",    "restoring", "searching",
+                                          "asleep",      "builds_spent", "paused",    "frozen",
+                                          "no_compiler", "yielding",     "off"};
 EVERY_ROW(doing_names, DOINGS);
 
 static void add_row(void *ctx, const struct trace_row *row)

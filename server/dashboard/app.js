@@ -51,6 +51,7 @@ async function call(method, path, body) {
 
 const DOING = {
   waiting: ["warn", "Starting"],
+  held_back: ["bad", "Held back"],
   restoring: ["warn", "Restoring"],
   searching: ["good", "Searching"],
   asleep: ["good", "Idle"], /* judge(): or converged */
@@ -63,6 +64,10 @@ const DOING = {
 };
 
 const NOTES = {
+  held_back: [
+    "The specializer is held back.",
+    "The last processes ended before stored kernels were back. Eager kernels serve; Search lets it go on."
+  ],
   paused: ["Paused.", "Nothing new is searched for; active kernels serve and stay watched."],
   frozen: ["Frozen.", "The kernels there are keep serving; no engine time is lent. Audits go on."],
   no_compiler: ["No compiler.", "Stored kernels serve; nothing new can be built."],

@@ -54,6 +54,21 @@ def test_winners_are_served_from_the_start(start, tmp_path):
     for slot, kernel in kernels.items():
         assert f"{slot}: {kernel}" in server.text()
     assert server.complete("Bread is")["choices"][0]["text"]
+    server.stop()
+
+    # A bench runs them as well, but none that processes died with.
+    bench = [BINARY, "bench", "decode", "--model", MODEL, "--batch", "1", "--context", "16", "--pairs", "1", "--store",
+             str(store)]
+    done = subprocess.run(bench, capture_output=True, text=True, timeout=PATIENCE)
+    for slot, kernel in kernels.items():
+        assert done.returncode == 0 and re.search(f"^ +{slot} +{kernel}$", done.stdout, re.M), done.stdout + done.stderr
+    with contextlib.closing(sqlite3.connect(store)) as db, db:
+        db.execute("UPDATE candidate SET deaths = 3")
+    done = subprocess.run(bench, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    for slot in kernels:
+        assert re.search(f"{slot}: .* is not used: the process died three times with it", done.stderr), done.stderr
+        assert not re.search(f"^ +{slot} ", done.stdout, re.M), done.stdout
 
 
 def test_a_slot_on_eager_says_why(tmp_path):
