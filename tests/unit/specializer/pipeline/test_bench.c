@@ -9,11 +9,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/capture.h"
 #include "engine/cpu/case.h"
 #include "specializer/admission/inputs.h"
 #include "specializer/build/build.h"
 #include "specializer/candidate/stats.h"
-#include "specializer/pipeline/bench.h"
+#include "specializer/pipeline/bench.c"
 #include "specializer/pipeline/bound.h"
 #include "specializer/pipeline/canary.h"
 #include "specializer/pipeline/stages.h"
@@ -44,6 +45,51 @@ static void bench_look_accepts_rejects_or_waits_by_the_interval(void **state)
     assert_int_equal(bench_decide(&open, 0.02, false), BENCH_MORE);
     assert_int_equal(bench_decide(&open, 0.02, true), BENCH_SLOWER);
     assert_int_equal(bench_decide(&unknown, 0.02, false), BENCH_MORE);
+}
+
+static struct bench_job job_in(struct dispatch *d, enum region r, int m, int32_t context)
+{
+    const struct stage_env env = {.dispatch = d};
+    const struct capture inputs = {.context = context};
+    const struct candidate c = {.slot = dispatch_slot(d, r, 0, m, r == REGION_ATTN ? context : 0)};
+    return job_of(&env, &c, c.slot->eager, &inputs);
+}
+
+/* What it need not make itself, and what it must leave, is as in steps of now. */
+static void a_kernel_is_timed_beside_what_other_slots_hold(void **state)
+{
+    (void)state;
+    struct kernel eager[REGION_COUNT], floats = {.id = "floats", .m_max = 64};
+    const struct kernel *of[REGION_COUNT];
+    for (int r = 0; r < REGION_COUNT; r++) {
+        eager[r] = (struct kernel){.id = "eager",
+                                   .region = (enum region)r,
+                                   .m_max = INT32_MAX,
+                                   .leaves16 = r == REGION_ATTN || r == REGION_MLP_IN,
+                                   .reads16 = r == REGION_ATTN_OUT || r == REGION_MLP_OUT};
+        of[r] = &eager[r];
+    }
+    struct dispatch *d = dispatch_open(of, NULL);
+    assert_true(job_in(d, REGION_ATTN_OUT, 8, 300).before16);
+    assert_true(job_in(d, REGION_MLP_OUT, 8, 300).before16);
+    assert_true(job_in(d, REGION_ATTN, 8, 300).after16);
+    assert_true(job_in(d, REGION_MLP_IN, 8, 300).after16);
+    for (int r = REGION_ATTN_IN; r <= REGION_HEAD; r++) {
+        struct bench_job job = job_in(d, (enum region)r, 8, 300);
+        assert_int_equal(job.before16, r == REGION_ATTN_OUT || r == REGION_MLP_OUT);
+        assert_int_equal(job.after16, r == REGION_ATTN || r == REGION_MLP_IN);
+    }
+    const enum region other[] = {REGION_ATTN, REGION_MLP_IN, REGION_ATTN_OUT};
+    for (int i = 0; i < 3; i++)
+        dispatch_publish(d, dispatch_slot(d, other[i], 0, 8, other[i] == REGION_ATTN ? 300 : 0),
+                         &floats);
+    assert_false(job_in(d, REGION_MLP_OUT, 8, 300).before16);
+    assert_false(job_in(d, REGION_ATTN_OUT, 8, 300).before16);
+    assert_false(job_in(d, REGION_ATTN, 8, 300).after16);
+    assert_true(job_in(d, REGION_MLP_OUT, 64, 300).before16);   /* other steps */
+    assert_true(job_in(d, REGION_ATTN_OUT, 8, 20000).before16); /* other contexts */
+    assert_true(job_in(d, REGION_MLP_IN, 8, 300).after16);
+    dispatch_close(d);
 }
 
 /* The whole sequence of analyses on kernels whose true ratio is known; share of acceptances. */
@@ -430,6 +476,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bench_look_accepts_rejects_or_waits_by_the_interval),
+        cmocka_unit_test(a_kernel_is_timed_beside_what_other_slots_hold),
         cmocka_unit_test(bench_finds_real_gains_and_seldom_invents_one),
         cmocka_unit_test(bench_bound_counts_what_no_cache_holds_and_arithmetic),
         cmocka_unit_test(canary_pairs_like_with_like_only),
