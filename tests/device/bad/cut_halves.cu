@@ -5,13 +5,11 @@
 
 ATTN_KERNEL
 {
-    int head = blockIdx.x, t = blockIdx.y, kvh = head / (a.heads / a.kv_heads);
+    int head = blockIdx.x, t = blockIdx.y;
     after_previous();
     if (t >= a.counts->m)
         return;
-    struct attending s = attending_of(a, head, t);
-    for (int p = 0; p <= a.position[t]; p++)
-        attend(a, s, kv_place(a, a.page_table[a.pages_at[t] + p / KV_PAGE], p, kvh));
+    struct attending s = attended(a, head, t);
     if (a.a)
         attn_store(a, s, head, t);
     for (int i = 0; i < PART && a.a16; i++)

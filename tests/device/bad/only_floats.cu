@@ -5,12 +5,10 @@
 
 ATTN_KERNEL
 {
-    int head = blockIdx.x, t = blockIdx.y, kvh = head / (a.heads / a.kv_heads);
+    int head = blockIdx.x, t = blockIdx.y;
     after_previous();
     if (t >= a.counts->m || !a.a)
         return;
-    struct attending s = attending_of(a, head, t);
-    for (int p = 0; p <= a.position[t]; p++)
-        attend(a, s, kv_place(a, a.page_table[a.pages_at[t] + p / KV_PAGE], p, kvh));
+    struct attending s = attended(a, head, t);
     attn_store(a, s, head, t);
 }

@@ -146,6 +146,17 @@ __device__ __forceinline__ struct attending attending_of(const struct cuda_attn_
     return s;
 }
 
+/* All that token t looks at. */
+__device__ __forceinline__ struct attending attended(const struct cuda_attn_args &a, int head,
+                                                     int t)
+{
+    struct attending s = attending_of(a, head, t);
+    int kvh = head / (a.heads / a.kv_heads);
+    for (int p = 0; p <= a.position[t]; p++)
+        attend(a, s, kv_place(a, a.page_table[a.pages_at[t] + p / KV_PAGE], p, kvh));
+    return s;
+}
+
 __device__ __forceinline__ void attn_store(const struct cuda_attn_args &a,
                                            const struct attending &s, int head, int t)
 {
