@@ -75,6 +75,7 @@ static bool hold_back(struct specializer *s, int ended)
     log_error("specializer", "held back, eager kernels serve: %s", why);
     store_trace(s->store, NULL, NULL, "held_back", NULL, "%s", why);
     free(why);
+    atomic_store(&s->go_on, false); /* said before anybody was told of this */
     atomic_store(&s->doing, DOING_HELD);
     while (!atomic_load(&s->stop) && !atomic_load(&s->go_on) && clock_ns() < until)
         specializer_wait(s, NAP_S);
