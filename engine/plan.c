@@ -21,9 +21,10 @@
 static const struct region_info info[] = {
     [REGION_EMBED] = {"embed", .once = true, .x = 0, .y = 0, .ahead = 1},
     [REGION_ATTN_IN] = {"attn_in", .matrix = true, .x = 0, .y = 1, .ahead = 1},
-    [REGION_ATTN] = {"attn", .x = 0, .y = 1, .ahead = 2},
+    [REGION_ATTN] = {"attn", .x = 0, .y = 1, .ahead = 2, .feeds = REGION_ATTN_OUT},
     [REGION_ATTN_OUT] = {"attn_out", .matrix = true, .x = 0, .y = 1, .ahead = 1},
-    [REGION_MLP_IN] = {"mlp_in", .matrix = true, .x = 1, .y = 0, .ahead = 1},
+    [REGION_MLP_IN] = {"mlp_in", .matrix = true, .x = 1, .y = 0, .ahead = 1,
+                       .feeds = REGION_MLP_OUT},
     [REGION_MLP_OUT] = {"mlp_out", .matrix = true, .x = 1, .y = 0, .ahead = 1},
     [REGION_HEAD] = {"head", .once = true, .rows = true, .matrix = true, .x = 0, .y = 0},
     [REGION_MLP] = {"mlp", .matrix = true, .x = 1, .y = 0, .ahead = 1, .parts = 2, .m_most = 16,

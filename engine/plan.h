@@ -32,6 +32,8 @@ struct region_info {
                      of reduce, those of the region whose results it puts together */
     int8_t ahead; /* while it runs, the weights of the ahead-th later node with a matrix may be
                      fetched; 0: none */
+    enum region feeds; /* the only region that reads what it leaves, where that lies between two
+                          regions and may be bf16; REGION_EMBED: there is none such */
     /* Fused: one kernel may stand for these neighbours of a layer, in steps of up to m_most
      * tokens. Any other region: no parts. */
     int8_t parts;

@@ -16,8 +16,6 @@
 #include "specializer/start_guard.h"
 #include "specializer/why.h"
 
-#define NAP_S 0.25
-
 /* What operators forbade and what the last process died of must not come back because a store could
  * not be used for a moment. Until it can, eager serves. */
 static void hear_the_past(struct specializer *s)
@@ -86,11 +84,12 @@ bool specializer_begin(struct specializer *s)
 {
     char *path = xasprintf("%s.start", store_path(s->store));
     int ended = start_guard_ended(path);
-    bool goes_on = ended < START_ENDS || hold_back(s, ended), began = false;
-    if (goes_on && start_guard_begin(path, ended) != 0)
-        log_warn("specializer",
-                 "%s cannot be written: processes that end while it begins are not counted", path);
-    if (goes_on) {
+    bool began = false;
+    if (ended < START_ENDS || hold_back(s, ended)) {
+        if (start_guard_begin(path, ended) != 0)
+            log_warn("specializer",
+                     "%s cannot be written: processes that end while it begins are not counted",
+                     path);
         atomic_store(&s->doing, DOING_WAIT);
         began = prepare(s);
         start_guard_end(path);

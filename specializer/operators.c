@@ -322,10 +322,8 @@ enum specializer_answer specializer_set_mode(struct specializer *s, enum special
             store_trace(s->store, NULL, NULL, mode_names[mode], who, "%s", "the specializer");
         }
     }
-    if (r == 0 && mode != SPECIALIZER_RUN)
-        atomic_store(&s->interrupt, true);
-    if (r == 0 && mode == SPECIALIZER_RUN)
-        atomic_store(&s->go_on, true);
+    if (r == 0)
+        atomic_store(mode == SPECIALIZER_RUN ? &s->go_on : &s->interrupt, true);
     pthread_cond_broadcast(&s->wake);
     pthread_mutex_unlock(&s->lock);
     if (r != 0)

@@ -123,19 +123,23 @@ struct candidate *restore_candidate(struct specializer *s, struct slot_search *p
     return c;
 }
 
+/* Why a winner of that row must not run, or NULL. */
+static const char *barred(const struct record *r)
+{
+    const char *deadly = record_deadly(r) ? "the process died three times with it" : NULL;
+    return life_admitted(r->state) ? deadly : life_name(r->state);
+}
+
 static void add(struct list *l, struct slot_search *p, const char *key)
 {
     struct record row;
     if (l->n == RESTORE_MOST || store_get(l->s->store, key, &row, NULL) <= 0)
         return;
     free(row.log);
-    bool admitted = life_admitted(row.state);
-    if (!admitted || record_deadly(&row)) {
-        store_trace(l->s->store, p->slot->name, key, "not_restored", NULL, "%s",
-                    admitted ? "the process died three times with it" : life_name(row.state));
-        return;
-    }
-    struct candidate *c = restore_candidate(l->s, p, &row);
+    const char *why = barred(&row);
+    struct candidate *c = why ? NULL : restore_candidate(l->s, p, &row);
+    if (why)
+        store_trace(l->s->store, p->slot->name, key, "not_restored", NULL, "%s", why);
     if (c)
         l->item[l->n++] = (struct returning){.trial = {.c = c, .slot_search = p}};
 }
@@ -428,17 +432,13 @@ static void load_winner(struct loading *l, const struct winner *w)
 {
     struct record row;
     struct err err;
-    const char *why;
     char sum[17];
     struct slot *slot = dispatch_find(l->dispatch, w->slot);
     if (!slot || store_get(l->terms.store, w->key, &row, NULL) <= 0)
         return;
     free(row.log);
-    struct candidate *c = NULL;
-    if (!life_admitted(row.state) || record_deadly(&row))
-        why = record_deadly(&row) ? "the process died three times with it" : life_name(row.state);
-    else
-        c = from_row(&l->terms, slot, &row, &why);
+    const char *why = barred(&row);
+    struct candidate *c = why ? NULL : from_row(&l->terms, slot, &row, &why);
     if (!c) {
         log_warn("specializer", "%s: %s is not used: %s", w->slot, row.name, why);
         return;

@@ -3,7 +3,7 @@
  *
  * One thread. Read specializer_thread() and take_turn() first; every line is a page of the story:
  *
- *   restore  the store's winners are validated again and published
+ *   begin    the store's winners are validated again and published (beginning.c)
  *   upkeep   counters are read, what nobody runs any more is unloaded, pins are followed (upkeep.c)
  *   watch    active kernels are audited against eager and held to their promise
  *   promote  the best of a batch goes through shadow and canary, and is published
@@ -18,27 +18,21 @@
 #include "specializer/specializer.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "config/clock.h"
-#include "config/log.h"
 #include "engine/crash.h"
 #include "specializer/agent_loop.h"
-#include "specializer/blame.h"
 #include "specializer/consult.h"
 #include "specializer/fleet_set.h"
 #include "specializer/opening.h"
-#include "specializer/restore.h"
 #include "specializer/retrial.h"
 #include "specializer/setup.h"
 #include "specializer/specializer_private.h"
 #include "specializer/swap.h"
 #include "specializer/watch.h"
-#include "specializer/why.h"
 
-#define NAP_S 0.25
 enum { INPUTLESS_MOST = 5 };
 
 /* On a busy machine compilers and probes, which run at idle priority, would never get a turn. */

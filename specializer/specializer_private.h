@@ -118,6 +118,8 @@ enum doing {
     DOINGS
 };
 
+#define NAP_S 0.25 /* between two looks, where there is nothing to do */
+
 /* ---- beginning.c ---------------------------------------------------------------------------- */
 
 /* Once, when the engine is ready. False: there is nothing to do, or the server stops. */

@@ -31,17 +31,6 @@ struct bench {
 
 /* ---- graphs -------------------------------------------------------------------------------- */
 
-/* Whether a region reads what the one before left in bf16; whether its own output is read so. */
-static bool reads_between(enum region r)
-{
-    return r == REGION_ATTN_OUT || r == REGION_MLP_OUT;
-}
-
-static bool leaves_between(enum region r)
-{
-    return r == REGION_ATTN || r == REGION_MLP_IN;
-}
-
 /* bf16 that the region after reads and the kernel did not leave is made as in a step. */
 static int leave16(struct walk *w, enum region r, struct err *e)
 {
@@ -64,8 +53,8 @@ static int launch_all(struct walk *w, const struct bench_job *job, const struct 
     bool spread = w->m > NARROW && c->region == REGION_ATTN;
     bool wide = w->m > NARROW && !spread;
     w->wide = wide;
-    bool have16 = wide || (job->before16 && reads_between(c->region));
-    w->wants16 = !wide && job->after16 && leaves_between(c->region);
+    bool have16 = wide || job->before16;
+    w->wants16 = !wide && job->after16;
     w->only16 = true;
     if (wide)
         w->q = w->a = w->h = NULL;

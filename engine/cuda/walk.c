@@ -126,9 +126,8 @@ int walk_region(struct walk *w, const struct kernel *k, enum region r, int32_t l
 /* A step that hooks observe has floats, too: they look at those. */
 static void want16(struct walk *w, enum region r, int32_t layer)
 {
-    enum region by = r == REGION_ATTN ? REGION_ATTN_OUT : REGION_MLP_OUT;
-    bool between = r == REGION_ATTN || r == REGION_MLP_IN;
-    w->wants16 = between && walk_kernel(w, by, layer)->reads16;
+    enum region by = region_info(r)->feeds;
+    w->wants16 = by && walk_kernel(w, by, layer)->reads16;
     w->only16 = !w->live;
 }
 

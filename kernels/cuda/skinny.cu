@@ -10,11 +10,11 @@
  * wait for.
  *
  * A launch of its own leaves the activations as bf16 in working memory, normed if they are to be,
- * in the order in which wgmma reads shared memory; or where PREP is 0, attn_out and mlp_out of wide
- * steps read those of the region before, by tensor map. Then a block is one warpgroup for 64 tokens
- * and a producer warp, which fills a ring of STAGES steps of 64 columns by bulk copies: weights are
- * kept step by step, so that those of a tile are one piece of memory in each. The first steps' are
- * asked for before the wait.
+ * in the order in which wgmma reads shared memory; or where PREP is 0, attn_out and mlp_out read
+ * those that the region before left in bf16, by tensor map. Then a block is one warpgroup for 64
+ * tokens and a producer warp, which fills a ring of STAGES steps of 64 columns by bulk copies:
+ * weights are kept step by step, so that those of a tile are one piece of memory in each. The first
+ * steps' are asked for before the wait.
  *
  * SPLIT blocks of a cluster share K of attn_out and mlp_out. Token t is block t % SPLIT's: the
  * others store their sums of it in that one's shared memory, meet once, and it adds them up by

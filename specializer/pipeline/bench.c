@@ -76,19 +76,15 @@ static const struct kernel *beside(const struct stage_env *env, const struct slo
 static struct bench_job job_of(const struct stage_env *env, const struct candidate *c,
                                const struct kernel *incumbent, const struct capture *inputs)
 {
-    static const enum region before[REGION_COUNT] = {
-        [REGION_ATTN_OUT] = REGION_ATTN, [REGION_MLP_OUT] = REGION_MLP_IN};
-    static const enum region after[REGION_COUNT] = {
-        [REGION_ATTN] = REGION_ATTN_OUT, [REGION_MLP_IN] = REGION_MLP_OUT};
     struct bench_job job = {.slot = c->slot, .a = incumbent, .b = c->kernel, .inputs = inputs};
-    enum region r = c->slot->region;
-    const struct kernel *k;
-    if (r >= REGION_COUNT)
-        return job;
-    if (before[r] && (k = beside(env, c->slot, before[r], inputs->context)) != NULL)
-        job.before16 = k->leaves16;
-    if (after[r] && (k = beside(env, c->slot, after[r], 0)) != NULL)
-        job.after16 = k->reads16;
+    const enum region r = c->slot->region, after = region_info(r)->feeds;
+    const struct kernel *k = after ? beside(env, c->slot, after, 0) : NULL;
+    job.after16 = k && k->reads16;
+    for (int before = 0; before < REGION_COUNT; before++)
+        if (r != REGION_EMBED && region_info((enum region)before)->feeds == r) {
+            k = beside(env, c->slot, (enum region)before, inputs->context);
+            job.before16 = k && k->leaves16;
+        }
     return job;
 }
 

@@ -13,6 +13,8 @@
 #include "specializer/agent/agent_source.h"
 #include "specializer/agent/agent_store.h"
 #include "specializer/candidate/life.h"
+#include "specializer/restore.h"
+#include "specializer/why.h"
 #include "tests/unit/specializer/mixed_world.h"
 
 enum { RESTARTS = 4, STEPS = 220 };
